@@ -1,0 +1,64 @@
+"""A laboratory for the training dynamics of softmax attention."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from attnflow import attention, instruments
+    from attnflow.dynamics.descent import DescentError, descend
+    from attnflow.dynamics.events import Critical, CriticalPoints, Crosses
+    from attnflow.dynamics.flow import FlowError, gradient_flow
+    from attnflow.models.self_attention import SelfAttention
+    from attnflow.models.sink_matrix import SinkMatrix
+    from attnflow.models.tied import TiedValueSoftmax
+    from attnflow.models.two_token import TwoToken
+    from attnflow.models.value_softmax import ValueSoftmax
+
+_EXPORTS = {
+    "Critical": "attnflow.dynamics.events",
+    "CriticalPoints": "attnflow.dynamics.events",
+    "Crosses": "attnflow.dynamics.events",
+    "DescentError": "attnflow.dynamics.descent",
+    "descend": "attnflow.dynamics.descent",
+    "SinkMatrix": "attnflow.models.sink_matrix",
+    "TiedValueSoftmax": "attnflow.models.tied",
+    "ValueSoftmax": "attnflow.models.value_softmax",
+    "FlowError": "attnflow.dynamics.flow",
+    "SelfAttention": "attnflow.models.self_attention",
+    "TwoToken": "attnflow.models.two_token",
+    "gradient_flow": "attnflow.dynamics.flow",
+    "attention": "attnflow",
+    "instruments": "attnflow",
+}
+
+__all__ = [
+    "Critical",
+    "CriticalPoints",
+    "Crosses",
+    "DescentError",
+    "FlowError",
+    "SelfAttention",
+    "SinkMatrix",
+    "TiedValueSoftmax",
+    "TwoToken",
+    "ValueSoftmax",
+    "attention",
+    "descend",
+    "gradient_flow",
+    "instruments",
+]
+
+
+def __getattr__(name: str):
+    """Load the heavy modules when they are first used: the command line must answer at once."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
+    if _EXPORTS[name] == "attnflow":
+        return importlib.import_module(f"attnflow.{name}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)
+
+
+def __dir__():
+    return sorted([*globals(), *_EXPORTS])

@@ -1,0 +1,218 @@
+"""Events along a flow: critical points of an observable, crossings of a threshold.
+
+A sign change between two output times brackets a root; it is then refined on the flow itself, by
+integrating again from the start of the bracket, so its precision is the integrator's and not that
+of an interpolant. Two roots between neighbouring output times cannot be told from none: raise
+`points` where events may lie close together on the log clock.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import diffrax as dfx
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attnflow.dynamics.system import System, system_of
+
+REFINEMENTS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Critical:
+    """Times at which a scalar observable stops rising or falling."""
+
+    observable: str
+
+    def value(self, system: System, state):
+        return system.slope(self.observable, state)
+
+    @property
+    def name(self) -> str:
+        return f"{self.observable}_critical"
+
+
+@dataclasses.dataclass(frozen=True)
+class Crosses:
+    """Times at which a scalar observable passes through `threshold`."""
+
+    observable: str
+    threshold: float
+
+    def value(self, system: System, state):
+        return system.observe(state)[self.observable] - self.threshold
+
+    @property
+    def name(self) -> str:
+        return f"{self.observable}_crosses_{self.threshold:g}"
+
+
+Event = Critical | Crosses
+
+
+def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool) -> dict:
+    """Variables `{name}_time` and `{name}_value` over a dimension `{name}_event`.
+
+    Rows of runs with fewer events than the most are filled with NaN.
+    """
+    values = np.asarray(_event_values(event, model, keys, states, path, lead))
+    values = values if lead else values[None]
+    if values.ndim != 2:
+        raise ValueError(f"event on {event.observable!r}: needs a scalar observable")
+    sign = np.sign(values)
+    run, left = np.nonzero((sign[:, :-1] * sign[:, 1:] < 0) | (sign[:, :-1] == 0))
+    keep = ~((values[run, left] == 0) & (left == 0))  # the start itself is not an event
+    run, left = run[keep], left[keep]
+    count = values.shape[0]
+    per_run = np.bincount(run, minlength=count)
+    width = int(per_run.max(initial=0))
+    times, heights = np.full((count, width), np.nan), np.full((count, width), np.nan)
+    if run.size:
+        padding = _padded(run.size) - run.size
+        rows, cells = np.pad(run, (0, padding), mode="edge"), np.pad(left, (0, padding), mode="edge")
+        pick = jax.tree.map(lambda x: x[rows, cells] if lead else x[cells], states)
+        models = jax.tree.map(
+            lambda x: x[rows] if lead and isinstance(x, np.ndarray) else x, model
+        )
+        picked_keys = keys[rows] if lead and keys is not None else keys
+        bracket = (grid[cells], grid[cells + 1], values[rows, cells], values[rows, cells + 1])
+        s, height = jax.tree.map(
+            np.asarray, _refine(event, models, picked_keys, bracket, pick, tolerances, path, lead)
+        )
+        slot = np.arange(run.size) - np.concatenate([[0], np.cumsum(per_run)])[run]
+        with np.errstate(over="ignore"):
+            times[run, slot] = np.expm1(s[: run.size])
+        heights[run, slot] = height[: run.size]
+    dims = ("run", f"{event.name}_event") if lead else (f"{event.name}_event",)
+    shape = times.shape if lead else times.shape[1:]
+    return {
+        f"{event.name}_time": (dims, times.reshape(shape)),
+        f"{event.name}_value": (dims, heights.reshape(shape)),
+    }
+
+
+def _padded(count: int) -> int:
+    """The next power of two, at least 8: another number of events seldom compiles again."""
+    return 2 ** max(3, math.ceil(math.log2(count)))
+
+
+@eqx.filter_jit
+def _event_values(event, model, keys, states, path, lead):
+    def one(model, key, states):
+        system = system_of(model, key, path)
+        return jax.vmap(lambda y: event.value(system, y))(states)
+
+    if not lead:
+        return one(model, keys, states)
+    axes = (eqx.if_array(0), eqx.if_array(0), 0)
+    return eqx.filter_vmap(one, in_axes=axes)(model, keys, states)
+
+
+@eqx.filter_jit
+def _refine(event, models, keys, bracket, states, tolerances, path, lead):
+    """Regula falsi (Illinois) for g(s) = event at clock s, each g by integration from the
+    bracket's start."""
+
+    def one(model, key, bracket, state):
+        system = system_of(model, key, path)
+        low = bracket[0]
+
+        def at(s):
+            solution = dfx.diffeqsolve(
+                dfx.ODETerm(system.clock_field),
+                dfx.Dopri8(),
+                t0=low,
+                t1=s,
+                dt0=None,
+                y0=state,
+                stepsize_controller=dfx.PIDController(
+                    rtol=jnp.minimum(tolerances[0], 1e-12), atol=jnp.minimum(tolerances[1], 1e-14)
+                ),
+                max_steps=4096,
+                adjoint=dfx.ForwardMode(),
+                throw=False,
+            )
+            assert solution.ys is not None
+            return jax.tree.map(lambda x: x[0], solution.ys)
+
+        def step(carry):
+            left, right, g_left, g_right, _, _, count = carry
+            secant = (left * g_right - right * g_left) / (g_right - g_left)
+            inside = (secant > left) & (secant < right)
+            s = jnp.where(inside, secant, 0.5 * (left + right))
+            y = at(s)
+            g = event.value(system, y)
+            same = jnp.sign(g) == jnp.sign(g_left)
+            return (
+                jnp.where(same, s, left),
+                jnp.where(same, right, s),
+                jnp.where(same, g, 0.5 * g_left),
+                jnp.where(same, 0.5 * g_right, g),
+                s,
+                y,
+                count + 1,
+            )
+
+        def unfinished(carry):
+            left, right, g_left, g_right, _, _, count = carry
+            wide = right - left > 4e-16 * (1 + jnp.abs(right))
+            return wide & (g_left != 0) & (g_right != 0) & (count < REFINEMENTS)
+
+        start = (*bracket, low, state, jnp.zeros((), int))
+        *_, s, y, _ = jax.lax.while_loop(unfinished, step, start)
+        return s, system.observe(y)[event.observable]
+
+    shared = eqx.if_array(0) if lead else None
+    return eqx.filter_vmap(one, in_axes=(shared, shared, 0, 0))(models, keys, bracket, states)
+
+
+class Phase(NamedTuple):
+    name: str
+    start: float
+    end: float
+
+
+class CriticalPoints(NamedTuple):
+    """Critical times of |M|², its values there, and the phases they separate.
+
+    `heating`: the norm falls from its start; `forging`: it rises; `reheating`: it falls again.
+    """
+
+    times: np.ndarray
+    norm2: np.ndarray
+    phases: tuple[Phase, ...]
+
+    @property
+    def shape(self) -> str:
+        """"monotone", "U" (one trough) or "W" (two troughs)."""
+        return {0: "monotone", 1: "U", 3: "W"}.get(len(self.times), f"{len(self.times)} turns")
+
+
+def two_token_critical_points(model: Any, *, points: int = 2000, **options) -> CriticalPoints:
+    """All critical points of |M|² of a `TwoToken` flow.
+
+    Complete, up to the resolution `points`: the flow is followed until both logit gaps are
+    negative. That region cannot be left, and d|M|²/dt = −2 Σ ξ_i ∂ℒ/∂ξ_i is positive in it.
+    """
+    from attnflow.dynamics.flow import gradient_flow
+
+    log_t1 = max(model.c0, model.c1, 0.0) + 10.0 - 2 * math.log(1 - model.p)
+    while True:
+        flow = gradient_flow(
+            model, log_t1=log_t1, points=points, events=[Critical("norm2")], **options
+        )
+        if (flow.xi[-1] < 0).all():
+            break
+        log_t1 += 10.0
+    times = flow.norm2_critical_time.values
+    edges = [0.0, *times.tolist(), math.inf]
+    falling = bool(flow.norm2[1] < flow.norm2[0])
+    phases = []
+    for start, end in zip(edges, edges[1:], strict=False):
+        name = ("reheating" if start > 0 else "heating") if falling else "forging"
+        phases.append(Phase(name, start, end))
+        falling = not falling
+    return CriticalPoints(times, flow.norm2_critical_value.values, tuple(phases))

@@ -1,0 +1,98 @@
+"""From traced arrays to a labelled Dataset, and from plain numbers to traced ones."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+import xarray as xr
+
+from attnflow._checks import at_least
+from attnflow.models.interface import Model
+
+
+def traced(model: Model) -> Model:
+    """The model with every float as a float64 array, so that a new value does not recompile."""
+    return jax.tree.map(
+        lambda x: np.asarray(x, np.float64) if eqx.is_inexact_array_like(x) else x, model
+    )
+
+
+def fields_of(model: Model) -> dict[str, Any]:
+    return {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+
+
+def batched(model: Model, over: Mapping[str, Any] | None, runs: int | None) -> tuple[Model, int]:
+    """The traced model with a leading run axis on every float: fields of `over` vary, the rest
+    repeat."""
+    fields = {name: np.asarray(values, np.float64) for name, values in (over or {}).items()}
+    plain = fields_of(model)
+    known = {name for name, value in plain.items() if not isinstance(value, str | int)}
+    for name in fields:
+        if name not in known:
+            raise ValueError(f"over: {name!r} is not a float field of {type(model).__name__}")
+    lengths = {np.shape(values)[0] if np.ndim(values) else 0 for values in fields.values()}
+    if runs is not None:
+        at_least("runs", runs, 1, "a call needs at least one initial condition")
+        lengths.add(runs)
+    if len(lengths) != 1 or 0 in lengths:
+        raise ValueError(f"over: every field needs the same number of runs (got {sorted(lengths)})")
+    (count,) = lengths
+    cls = type(model)
+    cls(**(plain | fields))  # validates every value of the batch
+    lifted = traced(model)
+    leaves = {
+        name: fields[name]
+        if name in fields
+        else jax.tree.map(
+            lambda x: np.broadcast_to(x, (count, *x.shape)) if isinstance(x, np.ndarray) else x,
+            getattr(lifted, name),
+        )
+        for name in plain
+    }
+    return cls(**leaves), count
+
+
+def prng_key(key: Any) -> jax.Array | None:
+    """None, a whole number, or a JAX key."""
+    if key is None or isinstance(key, jax.Array):
+        return key
+    at_least("key", key, 0, "give a seed, or a JAX key")
+    return jax.random.key(key)
+
+
+def describe(model: Model) -> str:
+    """The model's fields as JSON, large arrays by their shape."""
+
+    def plain(value):
+        if isinstance(value, np.ndarray | jax.Array):
+            array = np.asarray(value)
+            return array.tolist() if array.size <= 64 else f"array{array.shape}"
+        return value
+
+    fields = {name: plain(value) for name, value in fields_of(model).items()}
+    return json.dumps({"model": type(model).__name__} | fields)
+
+
+def dataset(
+    observed: Mapping[str, Any],
+    dims: Mapping[str, tuple[str, ...]],
+    axes: Mapping[str, np.ndarray],
+    attrs: Mapping[str, Any],
+) -> xr.Dataset:
+    """Observables whose leading axes are `axes` in order, then their own `dims`."""
+    lead = tuple(axes)
+    variables = {}
+    for name, values in observed.items():
+        values = np.asarray(values)
+        own = dims.get(name, ())
+        if values.ndim != len(lead) + len(own):
+            raise ValueError(
+                f"observable {name!r} has {values.ndim - len(lead)} axes but the model names "
+                f"{len(own)} in dims"
+            )
+        variables[name] = ((*lead, *own), values)
+    return xr.Dataset(variables, coords=dict(axes), attrs=dict(attrs))

@@ -1,0 +1,1 @@
+"""Losses over parameters, and what to observe of them."""

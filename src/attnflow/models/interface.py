@@ -1,0 +1,62 @@
+"""What the dynamics know of a model."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+
+Params = Any
+Observables = dict[str, jax.Array]
+
+
+class Reduction(eqx.Module):
+    """An exact smaller form of a model's gradient flow: d state/dt = e^log_rate · direction.
+
+    The common speed is kept as a logarithm so that a flow whose gradient vanishes like 1/t can be
+    followed to log t in the thousands, where t itself has no floating-point value.
+    """
+
+    @abc.abstractmethod
+    def init(self) -> Params: ...
+
+    @abc.abstractmethod
+    def log_rate(self, state: Params) -> jax.Array: ...
+
+    @abc.abstractmethod
+    def direction(self, state: Params) -> Params: ...
+
+    @abc.abstractmethod
+    def observe(self, state: Params) -> Observables: ...
+
+
+class Model(eqx.Module):
+    """A loss over a pytree of parameters, and the quantities its paper speaks of.
+
+    Float fields (also inside tuples and arrays) may be traced and batched; whole numbers and
+    strings are fixed. `dims` names the axes of each observable that has any.
+    """
+
+    dims: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @abc.abstractmethod
+    def init(self, key: jax.Array | None = None) -> Params:
+        """The model's own starting point; with a key, a random one around it."""
+
+    @abc.abstractmethod
+    def loss(self, params: Params) -> jax.Array: ...
+
+    @abc.abstractmethod
+    def observe(self, params: Params) -> Observables: ...
+
+    def integrands(self, params: Params) -> Observables:
+        """Scalars to integrate over time beside the flow, reported under their names."""
+        del params
+        return {}
+
+    def reduced(self, start: Params) -> Reduction | None:
+        """The exact fast path of the flow from `start`, if there is one; it observes the same
+        names as `observe` and `integrands` together."""
+        del start
+        return None

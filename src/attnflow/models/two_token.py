@@ -1,0 +1,173 @@
+"""Two unit tokens with inner product p: the smallest model in which the norm first contracts.
+
+With g = x1 − x0 the flow moves only along x0 gᵀ and x1 gᵀ,
+
+    M(t) = M(0) + a x0 gᵀ + b x1 gᵀ,   ȧ = −∂ℒ/∂ξ0,   ḃ = +∂ℒ/∂ξ1,
+    ξ0 = c0 + |g|²(a + p b),   ξ1 = c1 − |g|²(p a + b),   |g|² = 2(1 − p),
+
+so two numbers carry the whole flow, and d|M|²/dt = −2(ξ0 ∂ℒ/∂ξ0 + ξ1 ∂ℒ/∂ξ1).
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.nn import sigmoid, softplus
+
+from attnflow._checks import at_least, choice, finite, inside, positive
+from attnflow.models.interface import Model, Observables, Reduction
+from attnflow.models.self_attention import LOSSES, layer_loss
+
+if TYPE_CHECKING:
+    from attnflow.dynamics.events import CriticalPoints
+
+
+class TwoToken(Model):
+    """Self-attention on two tokens, started from logit gaps c0 and c1 in the wrong direction.
+
+    M(0) is the matrix of least norm with L(0) = [[0, c0], [c1, 0]]; with a key, plus `scale` times
+    standard normal entries. Positive c0 and c1 are the sharp-wrong start of the theorems; zero and
+    negative ones are allowed here.
+
+    Observables: `norm2` = |M|_F², `loss`, `xi` (wrong-direction logit gaps), `sigma` (attention on
+    the wrong token), `a`, `b`; and, conserved, `row_sums` of L and `frozen_norm2` (the squared norm
+    of what the flow cannot move).
+
+        >>> model = TwoToken(p=0.0, c0=6.0, c1=6.0)
+        >>> float(model.observe(model.init())["norm2"])
+        72.0
+    """
+
+    p: float = 0.0
+    """Inner product of the two unit tokens, in (-1, 1)."""
+    c0: float = 6.0
+    """Initial logit gap of token 0 toward the wrong token."""
+    c1: float = 6.0
+    """Initial logit gap of token 1 toward the wrong token."""
+    d: int = 2
+    """Width of the tokens."""
+    objective: str = "cross_entropy"
+    """cross_entropy, attention (minus log of the right attention weight) or mse."""
+    scale: float = 1.0
+    """Standard deviation of the entries added to M(0) when a key is given."""
+
+    dims: ClassVar = {"xi": ("token",), "sigma": ("token",), "row_sums": ("token",)}
+
+    def __check_init__(self):
+        inside("p", self.p, -1, 1, "tokens with |p| = 1 are parallel and have no attention to learn")
+        finite("c0", self.c0)
+        finite("c1", self.c1)
+        at_least("d", self.d, 2, "two independent tokens need two dimensions")
+        choice("objective", self.objective, LOSSES)
+        positive("scale", self.scale)
+
+    def tokens(self):
+        p = jnp.asarray(self.p, float)
+        x = jnp.zeros((2, self.d), p.dtype)
+        return x.at[0, 0].set(1.0).at[1, 0].set(p).at[1, 1].set(jnp.sqrt((1 - p) * (1 + p)))
+
+    def init(self, key=None):
+        x = self.tokens()
+        inverse = jnp.linalg.solve(x @ x.T, x).T  # X⁺: X⁺ L X⁺ᵀ is the least-norm M with X M Xᵀ = L
+        wrong = jnp.zeros((2, 2), x.dtype).at[0, 1].set(self.c0).at[1, 0].set(self.c1)
+        start = inverse @ wrong @ inverse.T
+        if key is None:
+            return start
+        return start + self.scale * jax.random.normal(key, start.shape, start.dtype)
+
+    def loss(self, params):
+        x = self.tokens()
+        return layer_loss(x @ params @ x.T, x, x, self.objective)
+
+    def active(self, params):
+        """Coordinates of the part of M that the flow moves, on x0 gᵀ and x1 gᵀ."""
+        x = self.tokens()
+        g = x[1] - x[0]
+        return jnp.linalg.solve(x @ x.T, x @ params @ g) / (g @ g)
+
+    def observe(self, params) -> Observables:
+        x = self.tokens()
+        logits = x @ params @ x.T
+        a, b = self.active(params - self.init())
+        frozen = params - jnp.outer(self.active(params) @ x, x[1] - x[0])
+        xi = jnp.stack([logits[0, 1] - logits[0, 0], logits[1, 0] - logits[1, 1]])
+        return {
+            "norm2": jnp.sum(params**2),
+            "loss": self.loss(params),
+            "xi": xi,
+            "sigma": sigmoid(xi),
+            "a": a,
+            "b": b,
+            "row_sums": jnp.sum(logits, axis=1),
+            "frozen_norm2": jnp.sum(frozen**2),
+        }
+
+    def reduced(self, start) -> "TwoTokenReduction":
+        return TwoTokenReduction(self, self.observe(start))
+
+    def critical_points(self, **options) -> "CriticalPoints":
+        """Every critical time of |M|² along the flow, and the phases between them."""
+        from attnflow.dynamics.events import two_token_critical_points
+
+        return two_token_critical_points(self, **options)
+
+
+class TwoTokenReduction(Reduction):
+    """The flow of `TwoToken` in (a, b): exact for any start, and in each tail of the sigmoid."""
+
+    model: TwoToken
+    start: Observables
+
+    def init(self):
+        return jnp.stack([self.start["a"], self.start["b"]])
+
+    def gaps(self, ab):
+        p = jnp.asarray(self.model.p)
+        a, b = ab - self.init()
+        return self.start["xi"] + 2 * (1 - p) * jnp.stack([a + p * b, -(p * a + b)])
+
+    def loss(self, xi):
+        p = jnp.asarray(self.model.p)
+        if self.model.objective == "attention":
+            return jnp.sum(softplus(xi))
+        if self.model.objective == "mse":
+            return 2 * (1 - p) * jnp.sum(sigmoid(xi) ** 2) / 2
+        return jnp.sum(softplus((1 - p) * jnp.tanh(xi / 2)))
+
+    def scaled_slopes(self, xi):
+        """(k, e^k ∂ℒ/∂ξ): the factor e^-k is taken out, because a gap of 1,000 has a slope of
+        e^-1000; for e = e^-|ξ| the sigmoids are σ(1 − σ) = e/(1 + e)², |2σ − 1| = (1 − e)/(1 + e).
+        """
+        p = jnp.asarray(self.model.p)
+        size = jnp.where(xi >= 0, xi, -xi)
+        e = jnp.exp(-size)
+        sigma = jnp.where(xi >= 0, 1.0, e) / (1 + e)
+        if self.model.objective == "attention":
+            k = jnp.min(jnp.where(xi >= 0, 0.0, size))
+            return k, jnp.where(xi >= 0, jnp.exp(k), jnp.exp(k - size)) / (1 + e)
+        k = jnp.min(size)
+        inner = 2 * (1 - p) * jnp.exp(k - size) / (1 + e) ** 2
+        if self.model.objective == "mse":
+            return k, inner * sigma
+        tilt = (1 - e) / (1 + e) * jnp.where(xi >= 0, 1 - p, p - 1)
+        return k, inner / (1 + jnp.exp(-tilt))
+
+    def log_rate(self, ab):
+        return -self.scaled_slopes(self.gaps(ab))[0]
+
+    def direction(self, ab):
+        return self.scaled_slopes(self.gaps(ab))[1] * jnp.array([-1.0, 1.0])
+
+    def observe(self, ab) -> Observables:
+        p, xi0 = jnp.asarray(self.model.p), self.start["xi"]
+        xi = self.gaps(ab)
+        a, b = ab - self.init()
+        quadratic = 2 * (1 - p) * (a**2 + 2 * p * a * b + b**2)
+        return self.start | {
+            "norm2": self.start["norm2"] + 2 * (xi0[0] * a - xi0[1] * b) + quadratic,
+            "loss": self.loss(xi),
+            "xi": xi,
+            "sigma": sigmoid(xi),
+            "a": ab[0],
+            "b": ab[1],
+        }

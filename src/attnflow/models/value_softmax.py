@@ -1,0 +1,213 @@
+"""The value–softmax model ℓ(V s), s = map(a): the core of one attention head.
+
+Where the gradient of ℓ stays parallel to the target β* (logistic loss; square loss from V(0) of
+rank one along β*), only the projections u = Vᵀβ* and the scores a move,
+
+    u' = γ |β*|² s,   a' = γ (∂s/∂a)ᵀ u,   γ = ⟨β*, −∇ℓ⟩ / |β*|²,
+
+and in the time τ = ∫γ dt the path does not depend on the loss at all.
+"""
+
+from typing import Annotated, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from jax.nn import softplus
+from jax.scipy.special import entr
+
+from attnflow import attention
+from attnflow._checks import choice, finite, is_traced, positive
+from attnflow.models.interface import Model, Observables, Reduction
+
+OBJECTIVES = ("logistic", "square", "kl")
+ArrayField = Annotated[np.ndarray | None, tyro.conf.Suppress]
+
+
+class ValueSoftmax(Model):
+    """Values V (d × p) and scores a (p) trained together, β = V · map(a).
+
+    objective: `logistic` log(1 + e^-⟨β*, β⟩); `square` ½|β* − X β|² with X = `data` (default: the
+    identity); `kl` the divergence of softmax(β) from the distribution `target`.
+
+    The start is given by `projections` u(0) alone, and then V(0) = β* u(0)ᵀ/|β*|² with
+    |β*| = `target_norm`; or, from Python, by the matrix `values` and the vector `target`. With a
+    key, V(0) gets `scale` × standard normal entries more.
+
+    Observables: `scores`, `weights`, `loss`, `entropy` (−Σ s log s; only where the weights form a
+    distribution), and except for `kl`: `projections`, `gamma_integral` = ∫γ dt.
+
+        >>> model = ValueSoftmax(projections=(0.3, 0.1, -0.2))
+        >>> round(float(model.loss(model.init())), 4)
+        0.6604
+    """
+
+    projections: tuple[float, ...] | None = None
+    """u(0): how well each value already points at the target."""
+    objective: Annotated[str, tyro.conf.arg(name="loss")] = "logistic"
+    """logistic, square or kl."""
+    map: str = "softmax"
+    """How scores become weights: a name of the attention registry."""
+    scores: tuple[float, ...] | None = None
+    """a(0); zeros if not given."""
+    target_norm: float = 1.0
+    """|β*|; taken from the target where that is given."""
+    scale: float = 0.1
+    """Standard deviation of the entries added to V(0) when a key is given."""
+    values: ArrayField = None
+    target: ArrayField = None
+    data: ArrayField = None
+
+    dims: ClassVar = {"scores": ("token",), "weights": ("token",), "projections": ("token",)}
+
+    def __check_init__(self):
+        choice("loss", self.objective, OBJECTIVES)
+        choice("map", self.map, attention.names())
+        positive("target_norm", self.target_norm)
+        positive("scale", self.scale)
+        if (self.projections is None) == (self.values is None):
+            raise ValueError("give the start as projections, or as values with a target: not both")
+        if self.values is None:
+            if self.target is not None or self.data is not None or self.objective == "kl":
+                raise ValueError("target, data and the kl loss need the start as a values matrix")
+            tokens = np.shape(self.projections)[-1]
+            finite("projections", self.projections)
+        else:
+            if self.target is None or np.ndim(self.target) < 1:
+                raise ValueError("values need a target vector")
+            tokens, width = np.shape(self.values)[-1], np.shape(self.values)[-2]
+            rows = width if self.data is None else np.shape(self.data)[-2]
+            if np.shape(self.target)[-1] != rows:
+                raise ValueError(
+                    f"target has {np.shape(self.target)[-1]} entries where the output has {rows}"
+                )
+            finite("values", self.values)
+            finite("target", self.target)
+        if tokens < 2:
+            raise ValueError(f"attention needs at least two tokens (got {tokens})")
+        if self.data is not None and self.objective != "square":
+            raise ValueError("data belongs to the square loss")
+        if self.scores is not None:
+            finite("scores", self.scores)
+            if np.shape(self.scores)[-1] != tokens:
+                raise ValueError(
+                    f"scores must have one entry for each of the {tokens} tokens "
+                    f"(got {np.shape(self.scores)[-1]})"
+                )
+        law = attention.get(self.map)
+        if is_traced(self.scores):
+            return
+        start = np.zeros(tokens) if self.scores is None else np.asarray(self.scores, float)
+        if law.needs_nonzero_sum and (law.similarity(start).sum(axis=-1) == 0).any():
+            raise ValueError(
+                f"map {self.map!r} is 0/0 at these scores, whose similarities add up to zero: "
+                "start elsewhere, e.g. at scores of 1"
+            )
+
+    def beta(self):
+        """The target β*; one-dimensional where only its norm was given."""
+        return jnp.asarray([self.target_norm] if self.target is None else self.target)
+
+    def init(self, key=None):
+        beta = self.beta()
+        if self.values is None:
+            values = jnp.outer(beta, jnp.asarray(self.projections)) / (beta @ beta)
+        else:
+            values = jnp.asarray(self.values)
+        tokens = values.shape[1]
+        scores = jnp.zeros(tokens) if self.scores is None else jnp.asarray(self.scores)
+        if key is not None:
+            values = values + self.scale * jax.random.normal(key, values.shape, values.dtype)
+        return {"values": values, "scores": scores}
+
+    def weights(self, scores):
+        return attention.get(self.map)(scores)
+
+    def loss_of_output(self, output):
+        beta = self.beta()
+        if self.objective == "logistic":
+            return softplus(-(beta @ output))
+        if self.objective == "kl":
+            return -jnp.sum(entr(beta)) - beta @ jax.nn.log_softmax(output)
+        fitted = output if self.data is None else jnp.asarray(self.data) @ output
+        return 0.5 * jnp.sum((beta - fitted) ** 2)
+
+    def loss(self, params):
+        return self.loss_of_output(params["values"] @ self.weights(params["scores"]))
+
+    def observe(self, params) -> Observables:
+        weights = self.weights(params["scores"])
+        observables = {"scores": params["scores"], "weights": weights, "loss": self.loss(params)}
+        if attention.get(self.map).sums_to_one:
+            observables["entropy"] = jnp.sum(entr(weights))
+        if self.objective != "kl":
+            observables["projections"] = params["values"].T @ self._direction()
+        return observables
+
+    def _direction(self):
+        """What a value is projected on: β*, or Xᵀβ* where the output passes through data."""
+        beta = self.beta()
+        return beta if self.data is None else jnp.asarray(self.data).T @ beta
+
+    def integrands(self, params) -> Observables:
+        if self.objective == "kl":
+            return {}
+        output = params["values"] @ self.weights(params["scores"])
+        direction = self._direction()
+        descent = -jax.grad(self.loss_of_output)(output)
+        return {"gamma_integral": direction @ descent / (direction @ direction)}
+
+    def reduced(self, start) -> "AlignedReduction | None":
+        aligned = self.objective == "logistic" or (
+            self.objective == "square" and self.values is None
+        )
+        if not aligned:
+            return None
+        beta = self.beta()
+        return AlignedReduction(self, start["values"].T @ beta, start["scores"], beta @ beta)
+
+
+class AlignedReduction(Reduction):
+    """The flow in (u, a), with τ = ∫γ dt; exact whatever the dimension of the values."""
+
+    model: ValueSoftmax
+    projections: jax.Array
+    scores: jax.Array
+    norm2: jax.Array
+
+    def init(self):
+        return {"u": self.projections, "a": self.scores, "tau": jnp.zeros(())}
+
+    def log_rate(self, state):
+        """log γ for the logistic loss, whose γ falls like 1/t forever; else 0."""
+        if self.model.objective == "logistic":
+            return -softplus(state["u"] @ self.model.weights(state["a"]))
+        return jnp.zeros(())
+
+    def direction(self, state):
+        weights, pull_back = jax.vjp(self.model.weights, state["a"])
+        (scores,) = pull_back(state["u"])
+        velocity = {"u": self.norm2 * weights, "a": scores, "tau": jnp.ones(())}
+        if self.model.objective == "logistic":
+            return velocity
+        gamma = 1 - state["u"] @ weights / self.norm2
+        return jax.tree.map(lambda x: gamma * x, velocity)
+
+    def observe(self, state) -> Observables:
+        weights = self.model.weights(state["a"])
+        margin = state["u"] @ weights
+        if self.model.objective == "logistic":
+            loss = softplus(-margin)
+        else:
+            loss = 0.5 * (self.norm2 - margin) ** 2 / self.norm2
+        observables = {
+            "scores": state["a"],
+            "weights": weights,
+            "loss": loss,
+            "projections": state["u"],
+            "gamma_integral": state["tau"],
+        }
+        if attention.get(self.model.map).sums_to_one:
+            observables["entropy"] = jnp.sum(entr(weights))
+        return observables

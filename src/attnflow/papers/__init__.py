@@ -1,0 +1,1 @@
+"""The papers: their statements as claims, their figures as commands."""

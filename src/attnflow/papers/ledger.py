@@ -1,0 +1,195 @@
+"""The ledger: every statement of a paper as a check with a verdict.
+
+A row is a function beside its statement. Its keyword arguments default to what the paper prints;
+`broken` replaces some of them by something false, and a test asks that the verdict then changes:
+a check that cannot fail is a defect.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import pkgutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from attnflow._checks import choice
+
+Kind = Literal["identity", "inequality", "limit", "existence", "sign"]
+Verdict = Literal["holds", "holds_corrected", "refuted", "not_checkable"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a check saw.
+
+    margin: for an identity the worst relative error, for an inequality the worst slack (positive:
+    it holds), for a limit or rate the distance of the fit from the claim, else the least distance
+    from failing, in the statement's own units.
+    counterexample: the numbers that refute the printed form, and under "run" how to see it again.
+    """
+
+    verdict: Verdict
+    margin: float
+    cases: int
+    counterexample: Mapping[str, Any] | None = None
+    correction: str | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.verdict in ("holds", "holds_corrected")
+
+
+def identity(
+    measured: Any, claimed: Any, *, tolerance: float = 1e-9, cases: int | None = None
+) -> Finding:
+    """Both sides agree to `tolerance`, relative to the largest entry of the claimed side."""
+    measured, claimed = np.asarray(measured, float), np.asarray(claimed, float)
+    scale = max(float(np.max(np.abs(claimed), initial=0.0)), 1e-300)
+    error = float(np.max(np.abs(measured - claimed), initial=0.0)) / scale
+    ok = np.isfinite(error) and error <= tolerance
+    count = cases if cases is not None else (measured.shape[0] if measured.ndim else 1)
+    return Finding("holds" if ok else "refuted", error, count)
+
+
+def inequality(
+    slack: Any, *, tolerance: float = 0.0, counterexample: Callable[[int], Mapping] | None = None
+) -> Finding:
+    """Every slack is above −`tolerance` (with tolerance 0: strictly positive).
+
+    `counterexample(index)` describes the worst case by its flat index.
+    """
+    slack = np.asarray(slack, float)
+    worst = int(np.argmin(slack))
+    margin = float(slack.flat[worst])
+    ok = margin > 0 if tolerance == 0 else margin >= -tolerance
+    shown = None if ok or counterexample is None else counterexample(worst)
+    return Finding("holds" if ok else "refuted", margin, slack.size, shown)
+
+
+def corrected(printed: Finding, mended: Finding, correction: str) -> Finding:
+    """The printed form fails and the mended one holds: its margin counts, with the printed form's
+    counterexample."""
+    if printed.good:
+        return printed
+    if not mended.good:
+        return dataclasses.replace(mended, correction=None)
+    return dataclasses.replace(
+        mended,
+        verdict="holds_corrected",
+        cases=mended.cases + printed.cases,
+        counterexample=printed.counterexample,
+        correction=correction,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """One row: a statement in our own words, where the paper makes it, and its check."""
+
+    paper: str
+    name: str
+    where: str
+    statement: str
+    kind: Kind
+    recorded: Verdict
+    check: Callable[..., Finding]
+    broken: Mapping[str, Any]
+    hypotheses: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.paper}/{self.name}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A claim with what its check just found."""
+
+    claim: Claim
+    finding: Finding
+    seconds: float
+
+    @property
+    def changed(self) -> bool:
+        return self.finding.verdict != self.claim.recorded
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.claim.id,
+            "paper": self.claim.paper,
+            "where": self.claim.where,
+            "statement": self.claim.statement,
+            "hypotheses": self.claim.hypotheses,
+            "kind": self.claim.kind,
+            "verdict": self.finding.verdict,
+            "recorded": self.claim.recorded,
+            "margin": self.finding.margin,
+            "cases": self.finding.cases,
+            "counterexample": self.finding.counterexample,
+            "correction": self.finding.correction,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+class Ledger:
+    """The rows of one paper, in the order in which they are written."""
+
+    def __init__(self, paper: str):
+        self.paper = paper
+        self.claims: dict[str, Claim] = {}
+
+    def claim(
+        self,
+        name: str,
+        *,
+        where: str,
+        statement: str,
+        kind: Kind,
+        recorded: Verdict,
+        broken: Mapping[str, Any],
+        hypotheses: str = "",
+    ):
+        def add(check: Callable[..., Finding]) -> Callable[..., Finding]:
+            if name in self.claims:
+                raise ValueError(f"{self.paper}/{name} is in the ledger already")
+            self.claims[name] = Claim(
+                self.paper, name, where, statement, kind, recorded, check, broken, hypotheses
+            )
+            return check
+
+        return add
+
+
+def papers() -> list[str]:
+    """Every subpackage of `attnflow.papers` that keeps a ledger, in order of name."""
+    import attnflow.papers as here
+
+    return sorted(
+        module.name
+        for module in pkgutil.iter_modules(here.__path__)
+        if module.ispkg and importlib.util.find_spec(f"attnflow.papers.{module.name}.claims")
+    )
+
+
+def select(target: str = "") -> list[Claim]:
+    """All claims, those of `PAPER`, or the one `PAPER/CLAIM`."""
+    paper, _, name = target.partition("/")
+    if paper:
+        choice("paper", paper, papers())
+    chosen = []
+    for each in [paper] if paper else papers():
+        ledger: Ledger = importlib.import_module(f"attnflow.papers.{each}.claims").LEDGER
+        if name:
+            choice("claim", name, ledger.claims)
+        chosen += [ledger.claims[name]] if name else list(ledger.claims.values())
+    return chosen
+
+
+def verify(claims: Iterable[Claim]) -> Iterator[Row]:
+    for claim in claims:
+        begun = time.perf_counter()
+        finding = claim.check()
+        yield Row(claim, finding, time.perf_counter() - begun)

@@ -1,0 +1,1 @@
+"""Questions that the papers leave open, and what the simulators answer."""

@@ -1,0 +1,1 @@
+"""Gradient flow polarizes softmax outputs towards low-entropy solutions."""

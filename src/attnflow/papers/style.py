@@ -1,0 +1,42 @@
+"""One look for every figure: readable at column width, safe for colour-blind eyes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#999999")
+
+STYLE: dict[str, Any] = {
+    "axes.prop_cycle": cycler(color=COLORS),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "figure.dpi": 150,
+    "svg.fonttype": "none",
+}
+
+
+def canvas(
+    rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float = 2.8, **options
+) -> tuple[Figure, np.ndarray]:
+    """A figure with a rows × columns array of axes, without pyplot's global state."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
+
+
+def letter(axes: Sequence[Axes]) -> None:
+    """(a), (b), … before each title."""
+    for index, ax in enumerate(axes):
+        ax.set_title(f"({chr(97 + index)}) {ax.get_title()}", loc="left")

@@ -1,0 +1,1 @@
+"""A U-shape in dot-product attention under gradient flow."""

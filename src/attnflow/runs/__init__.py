@@ -1,0 +1,1 @@
+"""Configs and files: what a run leaves on disk."""
