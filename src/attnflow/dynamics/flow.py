@@ -105,7 +105,9 @@ def gradient_flow(
         if solver == "auto":
             result, used = attempt("explicit", min(AUTO_EXPLICIT_STEPS, max_steps)), "explicit"
             if not np.all(result["ok"]):
-                result, used = attempt("stiff", max_steps), "stiff"
+                second = attempt("stiff", max_steps)
+                if np.all(second["ok"]) or np.min(second["reached"]) > np.min(result["reached"]):
+                    result, used = second, "stiff"
         else:
             result, used = attempt(solver, max_steps), solver
         _raise_on_failure(result, grid[-1], lead)
@@ -224,7 +226,8 @@ def _raise_on_failure(result, target: float, lead: bool) -> None:
         return
     run = int(np.argmin(ok))
     state = jax.tree.map(lambda x: np.asarray(x)[run] if lead else np.asarray(x), result["last"])
-    reached = float(np.expm1(np.atleast_1d(result["reached"])[run]))
+    with np.errstate(over="ignore"):
+        reached = float(np.expm1(np.atleast_1d(result["reached"])[run]))
     where = f" (run {run} of {ok.size})" if lead else ""
     raise FlowError(
         f"the flow stopped at t = {reached:.6g}{where}, before its final time "

@@ -3,13 +3,15 @@
     ℒ = (1/T) Σ_t log(1 + e^-⟨s_t, u⟩),   s_t = softmax(A_t),   u = V β*
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 from jax.nn import softmax, softplus
 from jax.scipy.special import entr
+from typing_extensions import Doc
 
 from attnflow._checks import finite, positive
 from attnflow.models.interface import Model, Observables, Reduction
@@ -27,10 +29,12 @@ class SinkMatrix(Model):
         1.0
     """
 
-    projections: tuple[float, ...] = (0.3, 0.1, -0.2)
-    target_norm: float = 1.0
-    scores: np.ndarray | None = None
-    scale: float = 1.0
+    projections: Annotated[
+        tuple[float, ...], Doc("u(0): how well each value already points at the target")
+    ] = (0.3, 0.1, -0.2)
+    target_norm: Annotated[float, Doc("|β*|")] = 1.0
+    scale: Annotated[float, Doc("standard deviation of the entries added to A(0) by a key")] = 1.0
+    scores: Annotated[np.ndarray | None, tyro.conf.Suppress] = None
 
     dims: ClassVar = {
         "weights": ("query", "key"),

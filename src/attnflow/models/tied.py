@@ -1,12 +1,14 @@
 """The tied model ℓ(U σ(U a)): the same matrix makes the values and the scores."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tyro
 from jax.nn import softplus
 from jax.scipy.special import entr
+from typing_extensions import Doc
 
 from attnflow._checks import at_least, finite, positive
 from attnflow.models.interface import Model, Observables
@@ -23,10 +25,10 @@ class TiedValueSoftmax(Model):
         [0.25, 0.25, 0.25, 0.25]
     """
 
-    dimension: int = 10
-    query: np.ndarray | None = None
-    target: np.ndarray | None = None
-    scale: float = 0.1
+    dimension: Annotated[int, Doc("D: tokens, and width of the embedding")] = 10
+    scale: Annotated[float, Doc("standard deviation of the entries added to a(0) by a key")] = 0.1
+    query: Annotated[np.ndarray | None, tyro.conf.Suppress] = None
+    target: Annotated[np.ndarray | None, tyro.conf.Suppress] = None
 
     dims: ClassVar = {"weights": ("token",), "column_norms": ("token",), "query": ("token",)}
 

@@ -8,11 +8,12 @@ With g = x1 − x0 the flow moves only along x0 gᵀ and x1 gᵀ,
 so two numbers carry the whole flow, and d|M|²/dt = −2(ξ0 ∂ℒ/∂ξ0 + ξ1 ∂ℒ/∂ξ1).
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.nn import sigmoid, softplus
+from typing_extensions import Doc
 
 from attnflow._checks import at_least, choice, finite, inside, positive
 from attnflow.models.interface import Model, Observables, Reduction
@@ -27,7 +28,8 @@ class TwoToken(Model):
 
     M(0) is the matrix of least norm with L(0) = [[0, c0], [c1, 0]]; with a key, plus `scale` times
     standard normal entries. Positive c0 and c1 are the sharp-wrong start of the theorems; zero and
-    negative ones are allowed here.
+    negative ones are allowed here. From a gap c the escape takes place within a relative time of
+    e^-c, so flows from gaps above about 33 cannot be resolved in double precision and raise.
 
     Observables: `norm2` = |M|_F², `loss`, `xi` (wrong-direction logit gaps), `sigma` (attention on
     the wrong token), `a`, `b`; and, conserved, `row_sums` of L and `frozen_norm2` (the squared norm
@@ -38,18 +40,16 @@ class TwoToken(Model):
         72.0
     """
 
-    p: float = 0.0
-    """Inner product of the two unit tokens, in (-1, 1)."""
-    c0: float = 6.0
-    """Initial logit gap of token 0 toward the wrong token."""
-    c1: float = 6.0
-    """Initial logit gap of token 1 toward the wrong token."""
-    d: int = 2
-    """Width of the tokens."""
-    objective: str = "cross_entropy"
-    """cross_entropy, attention (minus log of the right attention weight) or mse."""
-    scale: float = 1.0
-    """Standard deviation of the entries added to M(0) when a key is given."""
+    p: Annotated[float, Doc("inner product of the two unit tokens, in (-1, 1)")] = 0.0
+    c0: Annotated[float, Doc("initial logit gap of token 0 toward the wrong token")] = 6.0
+    c1: Annotated[float, Doc("initial logit gap of token 1 toward the wrong token")] = 6.0
+    d: Annotated[int, Doc("width of the tokens")] = 2
+    objective: Annotated[
+        str, Doc("cross_entropy, attention (minus log of the right attention weight) or mse")
+    ] = "cross_entropy"
+    scale: Annotated[
+        float, Doc("standard deviation of the entries added to M(0) when a key is given")
+    ] = 1.0
 
     dims: ClassVar = {"xi": ("token",), "sigma": ("token",), "row_sums": ("token",)}
 

@@ -16,6 +16,7 @@ import numpy as np
 import tyro
 from jax.nn import softplus
 from jax.scipy.special import entr
+from typing_extensions import Doc
 
 from attnflow import attention
 from attnflow._checks import choice, finite, is_traced, positive
@@ -43,18 +44,20 @@ class ValueSoftmax(Model):
         0.6604
     """
 
-    projections: tuple[float, ...] | None = None
-    """u(0): how well each value already points at the target."""
-    objective: Annotated[str, tyro.conf.arg(name="loss")] = "logistic"
-    """logistic, square or kl."""
-    map: str = "softmax"
-    """How scores become weights: a name of the attention registry."""
-    scores: tuple[float, ...] | None = None
-    """a(0); zeros if not given."""
-    target_norm: float = 1.0
-    """|β*|; taken from the target where that is given."""
-    scale: float = 0.1
-    """Standard deviation of the entries added to V(0) when a key is given."""
+    projections: Annotated[
+        tuple[float, ...] | None, Doc("u(0): how well each value already points at the target")
+    ] = None
+    objective: Annotated[
+        str, tyro.conf.arg(name="loss"), Doc("logistic, square or kl")
+    ] = "logistic"
+    map: Annotated[
+        str, Doc("how scores become weights: a name of the attention registry")
+    ] = "softmax"
+    scores: Annotated[tuple[float, ...] | None, Doc("a(0); zeros if not given")] = None
+    target_norm: Annotated[float, Doc("|β*|; taken from the target where that is given")] = 1.0
+    scale: Annotated[
+        float, Doc("standard deviation of the entries added to V(0) when a key is given")
+    ] = 0.1
     values: ArrayField = None
     target: ArrayField = None
     data: ArrayField = None

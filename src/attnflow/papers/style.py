@@ -40,3 +40,15 @@ def letter(axes: Sequence[Axes]) -> None:
     """(a), (b), … before each title."""
     for index, ax in enumerate(axes):
         ax.set_title(f"({chr(97 + index)}) {ax.get_title()}", loc="left")
+
+
+def clock_axis(ax: Axes, last: float, label: str = "time t") -> None:
+    """The x axis even in log(1 + t), the integrator's clock, with ticks at 0 and powers of ten."""
+    ax.set_xscale("function", functions=(np.log1p, np.expm1))
+    decades = int(np.floor(np.log10(max(last, 1.0))))
+    every = max(1, -(-decades // 5))
+    powers = range(0, decades + 1, every)
+    ax.set_xticks([0, *(10.0**k for k in powers)], ["0", *(f"$10^{{{k}}}$" for k in powers)])
+    ax.set_xticks([], minor=True)
+    ax.set_xlim(0, last)
+    ax.set_xlabel(label)

@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+
+.PHONY: tour test test-all bench lint clean
+
+tour: $(READY)   ## verify every claim, draw the quick figures, write out/report.html
+	$(BIN)/attnflow report --out out
+
+test: lint       ## everything that gates a change
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+
+test-all: lint   ## also the slow tests
+	$(BIN)/pytest -n 2 --dist loadfile
+
+bench: $(READY)  ## ratios against the naive implementations, into benchmarks/RESULTS.md
+	$(BIN)/python benchmarks/run.py
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+$(READY): pyproject.toml constraints.txt
+	@echo "installing into $(VENV) (about a minute) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[test]"
+	@touch $(READY)
+
+clean:
+	rm -rf $(VENV) out

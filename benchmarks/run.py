@@ -1,0 +1,153 @@
+"""Ratios against the naive implementations, measured in one run; writes benchmarks/RESULTS.md.
+
+    python benchmarks/run.py            all rows (about three minutes)
+    python benchmarks/run.py flow help  some of them
+
+The opponents are the oracles of the test suite: what a paper's notebook would write in NumPy and
+SciPy. Ours is timed after compilation, the best of five calls; the time to compile is told too.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+import attnflow as af  # noqa: E402
+from tests.oracles import two_token, value_softmax  # noqa: E402
+
+Row = tuple[str, str, str, str]
+
+
+def timed(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
+def best(call: Callable[[], object], repeats: int = 5) -> tuple[float, float]:
+    """(first call with its compilation, best of the later ones)."""
+    first = timed(call)
+    return first, min(timed(call) for _ in range(repeats))
+
+
+def eight_tokens():
+    """The polarization paper's logistic example: p = 8, step 0.1, a million steps."""
+    rng = np.random.default_rng(0)
+    target = rng.normal(size=8)
+    return 0.1 * rng.normal(size=(8, 8)), target / np.linalg.norm(target)
+
+
+def flow() -> list[Row]:
+    values, target = eight_tokens()
+    steps = 10**6
+    naive = timed(
+        lambda: value_softmax.logistic_descent(values, target, np.zeros(8), step=0.1, steps=steps)
+    )
+    model = af.ValueSoftmax(values=values, target=target)
+    rows = []
+    for name, call in {
+        "gradient flow to t = 1e5, 200 output times": lambda: af.gradient_flow(model, 1e5),
+        "gradient flow to t = 1e12, 200 output times": lambda: af.gradient_flow(model, 1e12),
+        "compiled descent, 10⁶ steps, 200 records": lambda: _descend(model, steps),
+    }.items():
+        first, later = best(call, 5 if "flow" in name else 2)
+        rows.append(
+            (
+                name,
+                f"NumPy loop of 10⁶ steps: {naive:.1f} s",
+                f"{later * 1e3:.1f} ms (first call {first:.1f} s)",
+                f"{naive / later:,.0f}×",
+            )
+        )
+    return rows
+
+
+OPTIMIZER = optax.sgd(0.1)
+
+
+def _descend(model, steps):
+    return af.descend(model, steps, OPTIMIZER, progress=False)
+
+
+def batch() -> list[Row]:
+    count, sample = 10_000, 200
+    c0 = np.random.default_rng(0).uniform(0.5, 8.0, count)
+    rows = []
+    first, later = best(
+        lambda: af.gradient_flow(af.TwoToken(), times=[1e4], over={"c0": c0}), repeats=3
+    )
+    for method in ("RK45", "LSODA"):
+        naive = timed(
+            lambda method=method: [
+                two_token.reduced_flow(0.0, c, 6.0, 1e4, method=method) for c in c0[:sample]
+            ]
+        )
+        naive *= count / sample
+        rows.append(
+            (
+                "10,000 two-token flows to t = 1e4 in one call",
+                f"SciPy solve_ivp {method}, one by one: {naive:.0f} s (from {sample} of them)",
+                f"{later:.2f} s (first call {first:.1f} s)",
+                f"{naive / later:,.0f}×",
+            )
+        )
+    return rows
+
+
+def ledger() -> list[Row]:
+    command = [sys.executable, "-m", "attnflow", "verify"]
+    seconds = timed(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+    return [("the whole ledger, cold (new process)", "budget 60 s", f"{seconds:.1f} s", "")]
+
+
+def help() -> list[Row]:
+    command = [sys.executable, "-m", "attnflow", "--help"]
+    seconds = min(
+        timed(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
+        for _ in range(3)
+    )
+    return [("attnflow --help", "budget 0.5 s", f"{seconds:.2f} s", "")]
+
+
+SECTIONS = {"flow": flow, "batch": batch, "ledger": ledger, "help": help}
+
+
+def main(names: list[str]) -> None:
+    unknown = set(names) - set(SECTIONS)
+    if unknown:
+        raise SystemExit(f"unknown benchmark {', '.join(unknown)}: choose from {list(SECTIONS)}")
+    rows = []
+    for name in names or SECTIONS:
+        print(f"{name} …", flush=True)
+        for row in SECTIONS[name]():
+            rows.append(row)
+            print("   ", " | ".join(row), flush=True)
+    if names:
+        return  # a part is for looking, the table is always one whole run
+    lines = [
+        "# Benchmarks",
+        "",
+        f"One run of `make bench` on {os.cpu_count()} cores ({platform.machine()}), "
+        f"Python {platform.python_version()}, JAX {jax.__version__}. Ours is timed after "
+        "compilation, best of several calls.",
+        "",
+        "| what | against | attnflow | ratio |",
+        "| --- | --- | --- | --- |",
+        *("| " + " | ".join(row) + " |" for row in rows),
+        "",
+    ]
+    (Path(__file__).parent / "RESULTS.md").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

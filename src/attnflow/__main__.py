@@ -1,0 +1,5 @@
+import sys
+
+from attnflow.cli import main
+
+sys.exit(main())

@@ -1,0 +1,50 @@
+"""attnflow report: the whole ledger and the quick figures as one HTML page."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from typing_extensions import Doc
+
+from attnflow.cli.verify import print_row, summarize
+from attnflow.papers import gallery, ledger
+from attnflow.runs.figures import render
+from attnflow.runs.files import whole
+from attnflow.web.report import Picture, page
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    out: Annotated[Path, Doc("folder for the page, the data and the pictures")] = Path("out")
+
+
+def run(arguments: list[str]) -> int:
+    options = tyro.cli(
+        Options,
+        args=arguments,
+        prog="attnflow report",
+        description="Verify every claim, draw the quick figures, write out/report.html.",
+    )
+    console = Console()
+    console.rule("ledger")
+    rows = []
+    for row in ledger.verify(ledger.select()):
+        rows.append(row)
+        print_row(console, row)
+    summarize(console, rows)
+    console.rule("figures")
+    pictures = []
+    for figure in gallery.select():
+        print(f"{figure.id}: {figure.title} …", flush=True)
+        done = render(figure, "quick", options.out / "figures")
+        pictures.append(Picture(figure.id, figure.title, figure.caption, done))
+    target = options.out / "report.html"
+    with whole(target) as draft:
+        draft.write_text(page(rows, pictures), encoding="utf-8")
+    changed = [row.claim.id for row in rows if row.changed]
+    print(f"report: {target.resolve()}")
+    if changed:
+        print(f"verdicts that differ from the recorded ones: {', '.join(changed)}")
+    return 1 if changed else 0

@@ -1,0 +1,102 @@
+"""attnflow verify [PAPER[/CLAIM]]: run the ledger and compare it with the recorded verdicts."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from typing_extensions import Doc
+
+from attnflow.papers.ledger import Row, select, verify
+
+MARKS = {
+    "holds": ("✓", "green"),
+    "holds_corrected": ("~", "yellow"),
+    "refuted": ("✗", "red"),
+    "not_checkable": ("?", "blue"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    target: Annotated[tyro.conf.Positional[str], Doc("PAPER or PAPER/CLAIM; all if empty")] = ""
+    json: Annotated[bool, Doc("print a list of objects, one a claim")] = False
+
+
+def run(arguments: list[str]) -> int:
+    options = tyro.cli(
+        Options,
+        args=arguments,
+        prog="attnflow verify",
+        description="Check every statement of the papers, as printed and as corrected.",
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    claims = select(options.target)
+    shown = Console(stderr=options.json)
+    rows = []
+    for row in verify(claims):
+        rows.append(row)
+        print_row(shown, row)
+    summarize(shown, rows)
+    if options.json:
+        print(json.dumps([plain(row.as_dict()) for row in rows], allow_nan=False, indent=1))
+    changed = [row for row in rows if row.changed]
+    for row in changed:
+        print(
+            f"changed: {row.claim.id} is recorded as {row.claim.recorded}, "
+            f"found {row.finding.verdict} (margin {row.finding.margin:.3g})",
+            file=sys.stderr,
+        )
+    return 1 if changed else 0
+
+
+def print_row(console: Console, row: Row) -> None:
+    mark, color = MARKS[row.finding.verdict]
+    label = row.finding.verdict.replace("_", " ")
+    console.print(
+        f"[{color}]{mark} {label:<15}[/] {row.claim.id:<38} margin {row.finding.margin:>9.2g}"
+        f"  {row.finding.cases:>6} cases {row.seconds:>6.2f} s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if row.finding.correction:
+        console.print(f"    true is: {row.finding.correction}", style="dim", highlight=False)
+    if row.finding.counterexample:
+        facts = dict(row.finding.counterexample)
+        command = facts.pop("run", None)
+        console.print(f"    counterexample: {brief(facts)}", style="dim", highlight=False)
+        if command:
+            console.print(f"    see it: {command}", style="dim", highlight=False, soft_wrap=True)
+
+
+def brief(facts: object) -> str:
+    """Numbers to six digits, for reading; `--json` keeps them all."""
+    if isinstance(facts, float):
+        return f"{facts:.6g}"
+    if isinstance(facts, dict):
+        return ", ".join(f"{key} = {brief(value)}" for key, value in facts.items())
+    if isinstance(facts, Sequence) and not isinstance(facts, str):
+        return "[" + ", ".join(brief(value) for value in facts) + "]"
+    return str(facts)
+
+
+def summarize(console: Console, rows: list[Row]) -> None:
+    counts = {verdict: sum(row.finding.verdict == verdict for row in rows) for verdict in MARKS}
+    told = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items())
+    seconds = sum(row.seconds for row in rows)
+    console.print(f"{len(rows)} claims: {told}; {seconds:.1f} s", highlight=False)
+
+
+def plain(value):
+    """JSON has no infinities: they become strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""What opens in a browser."""

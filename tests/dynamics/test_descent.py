@@ -1,0 +1,63 @@
+import numpy as np
+import optax
+import pytest
+
+import attnflow as af
+from attnflow.dynamics.descent import step_grid
+
+MODEL = af.ValueSoftmax(projections=(0.3, 0.1, -0.2))
+
+
+def test_records_do_not_change_the_path():
+    sparse = af.descend(MODEL, 300, optax.adam(0.05), record=[300])
+    dense = af.descend(MODEL, 300, optax.adam(0.05), record=np.arange(301))
+    assert dense.sizes["step"] == 301
+    np.testing.assert_array_equal(sparse.weights[-1], dense.weights[-1])
+
+
+def test_the_grid_is_log_spaced_with_both_ends():
+    grid = step_grid(10**6, 200)
+    assert grid[0] == 0
+    assert grid[-1] == 10**6
+    assert (np.diff(grid) > 0).all()
+    assert len(grid) > 150
+
+
+def test_runs_are_the_separate_descents_and_the_seed_decides():
+    many = af.descend(MODEL, 100, optax.sgd(0.1), over={"target_norm": [0.5, 2.0]}, record=5)
+    alone = af.descend(
+        af.ValueSoftmax(projections=MODEL.projections, target_norm=2.0), 100, optax.sgd(0.1), record=5
+    )
+    np.testing.assert_allclose(many.loss[1], alone.loss, rtol=1e-12)
+    one, again, other = (
+        af.descend(MODEL, 10, optax.sgd(0.1), runs=2, key=k, record=3) for k in (0, 0, 1)
+    )
+    assert one.equals(again)
+    assert not one.loss.equals(other.loss)
+
+
+def test_divergence_raises_with_its_step():
+    model = af.ValueSoftmax(values=np.ones((2, 2)), target=2 * np.ones(2), objective="square")
+    with pytest.raises(af.DescentError, match="not finite at step") as failure:
+        af.descend(model, 10_000, optax.sgd(1e3))
+    assert 0 < failure.value.step <= 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1"),
+        ({"steps": 10, "record": [0, 20]}, "between 0 and the 10 steps"),
+        ({"steps": 10, "record": [5, 5]}, "must increase"),
+        ({"steps": 10, "record": 1}, "record must be a whole number of at least 2"),
+        ({"steps": 10, "runs": 2}, "give a key"),
+    ],
+)
+def test_bad_input_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        af.descend(MODEL, optimizer=optax.sgd(0.1), **options)
+
+
+def test_short_work_is_silent(capsys):
+    af.descend(MODEL, 100, optax.sgd(0.1))
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,1 @@
+"""The slow, obvious versions: what a paper's notebook would write."""
