@@ -26,7 +26,10 @@ def test_the_grid_is_log_spaced_with_both_ends():
 def test_runs_are_the_separate_descents_and_the_seed_decides():
     many = af.descend(MODEL, 100, optax.sgd(0.1), over={"target_norm": [0.5, 2.0]}, record=5)
     alone = af.descend(
-        af.ValueSoftmax(projections=MODEL.projections, target_norm=2.0), 100, optax.sgd(0.1), record=5
+        af.ValueSoftmax(projections=MODEL.projections, target_norm=2.0),
+        100,
+        optax.sgd(0.1),
+        record=5,
     )
     np.testing.assert_allclose(many.loss[1], alone.loss, rtol=1e-12)
     one, again, other = (

@@ -1,8 +1,8 @@
 """Named attentions: a similarity, then a normalization.
 
-    >>> import numpy as np
-    >>> get("softmax")(np.zeros(4))
-    array([0.25, 0.25, 0.25, 0.25])
+>>> import numpy as np
+>>> get("softmax")(np.zeros(4))
+array([0.25, 0.25, 0.25, 0.25])
 """
 
 import dataclasses

@@ -37,8 +37,8 @@ def components(flow: xr.Dataset) -> dict[str, np.ndarray]:
 def show(flow: xr.Dataset, extras: dict[str, Any], title: str) -> None:
     last = float(flow.time[-1])
     table = Table(title=f"{title}, t = 0 … {last:g} (curves over log(1 + t))", title_justify="left")
-    for column, justify in (("", "left"), ("start", "right"), ("", "left"), ("end", "right")):
-        table.add_column(column, justify=justify, no_wrap=True)
+    for column in ("", "start", "", "end"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for label, values in components(flow).items():
         table.add_row(label, f"{values[0]:.6g}", sparkline(values), f"{values[-1]:.6g}")
     console = Console()

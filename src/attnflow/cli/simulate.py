@@ -47,6 +47,8 @@ def run(arguments: list[str]) -> int:
         return 0
     choice("model", name, MODELS)
     model, options = parse(name, arguments[1:])
+    if options.plot is not None:
+        choice("picture format", options.plot.suffix, (".png", ".pdf", ".svg"))
     flow = gradient_flow(
         model, options.t1, points=options.points, key=options.key, rtol=options.rtol
     )

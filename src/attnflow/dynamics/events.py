@@ -7,6 +7,7 @@ of an interpolant. Two roots between neighbouring output times cannot be told fr
 """
 
 import dataclasses
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -72,11 +73,9 @@ def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool
     times, heights = np.full((count, width), np.nan), np.full((count, width), np.nan)
     if run.size:
         padding = _padded(run.size) - run.size
-        rows, cells = np.pad(run, (0, padding), mode="edge"), np.pad(left, (0, padding), mode="edge")
+        rows, cells = (np.pad(index, (0, padding), mode="edge") for index in (run, left))
         pick = jax.tree.map(lambda x: x[rows, cells] if lead else x[cells], states)
-        models = jax.tree.map(
-            lambda x: x[rows] if lead and isinstance(x, np.ndarray) else x, model
-        )
+        models = jax.tree.map(lambda x: x[rows] if lead and isinstance(x, np.ndarray) else x, model)
         picked_keys = keys[rows] if lead and keys is not None else keys
         bracket = (grid[cells], grid[cells + 1], values[rows, cells], values[rows, cells + 1])
         s, height = jax.tree.map(
@@ -187,7 +186,7 @@ class CriticalPoints(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """"monotone", "U" (one trough) or "W" (two troughs)."""
+        """ "monotone", "U" (one trough) or "W" (two troughs)."""
         return {0: "monotone", 1: "U", 3: "W"}.get(len(self.times), f"{len(self.times)} turns")
 
 
@@ -211,7 +210,7 @@ def two_token_critical_points(model: Any, *, points: int = 2000, **options) -> C
     edges = [0.0, *times.tolist(), math.inf]
     falling = bool(flow.norm2[1] < flow.norm2[0])
     phases = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         name = ("reheating" if start > 0 else "heating") if falling else "forging"
         phases.append(Phase(name, start, end))
         falling = not falling

@@ -98,8 +98,10 @@ def gradient_flow(
 
         def attempt(kind: str, limit: int):
             options = (grid, tolerances, SOLVERS[kind], limit, path)
-            return _in_blocks(lifted, keys, count, *options) if lead else _solve(
-                lifted, keys, *options, lead=False
+            return (
+                _in_blocks(lifted, keys, count, *options)
+                if lead
+                else _solve(lifted, keys, *options, lead=False)
             )
 
         if solver == "auto":
@@ -204,6 +206,8 @@ def _compiled_solve(model, keys, grid, tolerances, solver, max_steps, path, lead
             throw=False,
             adjoint=dfx.ForwardMode(),
         )
+        assert solution.ys is not None
+        assert solution.ts is not None
         states, last = solution.ys
         return {
             "states": states,

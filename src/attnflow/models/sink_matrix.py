@@ -1,6 +1,6 @@
 """T queries that must all say the same: row-softmax of a T × T score matrix over shared values.
 
-    ℒ = (1/T) Σ_t log(1 + e^-⟨s_t, u⟩),   s_t = softmax(A_t),   u = V β*
+ℒ = (1/T) Σ_t log(1 + e^-⟨s_t, u⟩),   s_t = softmax(A_t),   u = V β*
 """
 
 from typing import Annotated, ClassVar

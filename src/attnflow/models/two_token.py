@@ -54,7 +54,8 @@ class TwoToken(Model):
     dims: ClassVar = {"xi": ("token",), "sigma": ("token",), "row_sums": ("token",)}
 
     def __check_init__(self):
-        inside("p", self.p, -1, 1, "tokens with |p| = 1 are parallel and have no attention to learn")
+        parallel = "tokens with |p| = 1 are parallel and have no attention to learn"
+        inside("p", self.p, -1, 1, parallel)
         finite("c0", self.c0)
         finite("c1", self.c1)
         at_least("d", self.d, 2, "two independent tokens need two dimensions")

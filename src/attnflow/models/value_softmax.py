@@ -47,12 +47,12 @@ class ValueSoftmax(Model):
     projections: Annotated[
         tuple[float, ...] | None, Doc("u(0): how well each value already points at the target")
     ] = None
-    objective: Annotated[
-        str, tyro.conf.arg(name="loss"), Doc("logistic, square or kl")
-    ] = "logistic"
-    map: Annotated[
-        str, Doc("how scores become weights: a name of the attention registry")
-    ] = "softmax"
+    objective: Annotated[str, tyro.conf.arg(name="loss"), Doc("logistic, square or kl")] = (
+        "logistic"
+    )
+    map: Annotated[str, Doc("how scores become weights: a name of the attention registry")] = (
+        "softmax"
+    )
     scores: Annotated[tuple[float, ...] | None, Doc("a(0); zeros if not given")] = None
     target_norm: Annotated[float, Doc("|β*|; taken from the target where that is given")] = 1.0
     scale: Annotated[
@@ -71,12 +71,13 @@ class ValueSoftmax(Model):
         positive("scale", self.scale)
         if (self.projections is None) == (self.values is None):
             raise ValueError("give the start as projections, or as values with a target: not both")
-        if self.values is None:
+        if self.projections is not None:
             if self.target is not None or self.data is not None or self.objective == "kl":
                 raise ValueError("target, data and the kl loss need the start as a values matrix")
             tokens = np.shape(self.projections)[-1]
             finite("projections", self.projections)
         else:
+            assert self.values is not None
             if self.target is None or np.ndim(self.target) < 1:
                 raise ValueError("values need a target vector")
             tokens, width = np.shape(self.values)[-1], np.shape(self.values)[-2]

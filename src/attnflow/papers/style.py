@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#999999")
 
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "axes.prop_cycle": cycler(color=COLORS),
     "axes.spines.top": False,
     "axes.spines.right": False,

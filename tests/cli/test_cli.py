@@ -1,0 +1,138 @@
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from attnflow.cli import main
+from attnflow.cli import verify as verify_command
+from attnflow.papers.ledger import Claim, Finding
+
+
+def run(capsys, line):
+    try:
+        status = main(line.split())
+    except SystemExit as stop:  # the argument parser's own way out
+        status = stop.code
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_help_is_light():
+    """No heavy library is loaded; the time itself is measured in benchmarks/."""
+    program = (
+        "import sys; from attnflow.cli import main; main(['--help']); "
+        "assert not {'jax', 'numpy', 'matplotlib', 'tyro'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "simulate" in done.stdout
+
+
+def test_two_tokens_as_json(capsys):
+    status, out, _ = run(capsys, "simulate two_token --p 0 --c0 6 --c1 6 --json")
+    result = json.loads(out)
+    assert status == 0
+    assert result["critical_norm2"] == pytest.approx([36.0], rel=1e-9)
+    assert result["critical_times"] == pytest.approx([143.57977910909], rel=1e-9)
+    assert [phase["name"] for phase in result["phases"]] == ["heating", "forging"]
+    assert result["phases"][-1]["end"] is None
+
+
+def test_value_softmax_as_json(capsys):
+    line = "simulate value_softmax --projections 0.3 0.1 -0.2 --loss logistic --t1 1e12 --json"
+    status, out, _ = run(capsys, line)
+    result = json.loads(out)
+    assert status == 0
+    assert sum(result["weights"]) == pytest.approx(1)
+    assert result["weights"][0] > 0.99
+    assert result["loss"] == pytest.approx(1e-12, rel=0.01)
+    assert {"projections", "gamma_integral"} <= set(result)
+
+
+def test_a_table_and_a_picture(capsys, tmp_path):
+    picture = tmp_path / "flow.png"
+    line = f"simulate value_softmax --projections 0.3 0.1 --t1 100 --points 20 --plot {picture}"
+    status, out, _ = run(capsys, line)
+    assert status == 0
+    assert "weights[0]" in out
+    assert "▁" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("simulate two_token --p 1", "p must lie in (-1, 1)"),
+        ("simulate two_token --p nan", "p must lie in (-1, 1)"),
+        ("simulate two_token --d 0", "d must be a whole number of at least 2"),
+        ("simulate two_token --t1 -1", "t1 must be finite and after the start"),
+        ("simulate two_token --t1 inf", "t1 must be finite"),
+        ("simulate two_token --points 0", "points must be a whole number"),
+        ("simulate two_tokn", "did you mean 'two_token'?"),
+        ("simulate value_softmax --projections 1 2 --loss logstic", "did you mean 'logistic'?"),
+        ("simulate value_softmax --projections 1 2 --map sofmax", "did you mean 'softmax'?"),
+        ("simulate value_softmax --projections 1 2 --map identity_normalized", "0/0"),
+        ("simulate value_softmax", "give the start as projections"),
+        ("simulate two_token --plot flow.txt", "choose one of .pdf, .png, .svg"),
+        ("verify u_shpe", "did you mean 'u_shape'?"),
+        ("verify u_shape/lemma-3.9", "claim 'lemma-3.9' is not known"),
+        ("reproduce polarisation", "did you mean 'polarization'?"),
+        ("verfy", "did you mean 'verify'?"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(capsys, line, message):
+    status, out, err = run(capsys, line)
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_what_the_parser_refuses_has_status_2_too(capsys):
+    status, _, err = run(capsys, "simulate two_token --c0 six")
+    assert status == 2
+    assert "six" in err
+
+
+def fake(verdict, recorded):
+    return Claim(
+        "paper", "row", "here", "x", "sign", recorded, lambda: Finding(verdict, 1.0, 1), {}
+    )
+
+
+def test_verify_tells_a_changed_verdict(capsys, monkeypatch):
+    monkeypatch.setattr(verify_command, "select", lambda _: [fake("refuted", "holds")])
+    status, _, err = run(capsys, "verify")
+    assert status == 1
+    assert "paper/row is recorded as holds, found refuted" in err
+    monkeypatch.setattr(verify_command, "select", lambda _: [fake("holds", "holds")])
+    assert run(capsys, "verify")[0] == 0
+
+
+def test_verify_as_json_has_the_promised_fields(capsys):
+    status, out, _ = run(capsys, "verify u_shape/lemma-3.1 --json")
+    (row,) = json.loads(out)
+    assert status == 0
+    promised = "id paper where statement verdict margin cases counterexample correction seconds"
+    assert set(promised.split()) <= set(row)
+
+
+def test_a_failed_solve_has_status_1(capsys):
+    status, _, err = run(capsys, "simulate two_token --c0 60 --c1 60")
+    assert status == 1
+    assert "stopped at t =" in err
+
+
+def test_an_interrupt_leaves_no_half_written_file(tmp_path):
+    """SIGINT in the middle of a figure: no file but whole ones."""
+    import signal
+
+    command = [sys.executable, "-m", "attnflow", "reproduce", "u_shape/1", "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert not list(tmp_path.rglob(".*"))

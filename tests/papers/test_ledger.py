@@ -1,0 +1,92 @@
+"""Every row of every ledger: its verdict is the recorded one, and it can fail."""
+
+import json
+
+import pytest
+
+from attnflow.cli.verify import plain
+from attnflow.papers import ledger
+from attnflow.papers.ledger import Finding, Ledger, corrected, identity, inequality, select
+
+CLAIMS = {claim.id: claim for claim in select()}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_the_verdict_is_the_recorded_one(name):
+    (row,) = ledger.verify([CLAIMS[name]])
+    assert not row.changed, f"{row.finding}"
+    assert row.finding.cases > 0
+    assert json.dumps(plain(row.as_dict()), allow_nan=False)
+    if row.finding.verdict in ("refuted", "holds_corrected"):
+        assert row.finding.counterexample, "say what refutes the printed form"
+    if row.finding.verdict in ("holds_corrected", "not_checkable"):
+        assert row.finding.correction
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_broken_statement_changes_the_verdict(name):
+    claim = CLAIMS[name]
+    assert claim.broken, "give a variant that must fail"
+    assert claim.check(**claim.broken).verdict != claim.recorded
+
+
+REQUIRED = {
+    "u_shape": """lemma-3.1 lemma-3.2 theorem-3.3 invariants equation-4 theorem-3.4 unique-trough
+        heating trough-depth frozen-offset toy-example correct-basin-monotone vocabulary-extension
+        tokens-rank tokens-conservation""",
+    "polarization": """equations-3-4 equations-6-7 theorem-3.2a theorem-3.2b score-gaps lyapunov
+        theorem-3.3a theorem-3.3b theorem-3.3c lemma-b.1a lemma-b.1b lemma-3.5a lemma-3.5b
+        regression-partial conditioning-sparsifies kl-loss normalization-dynamics lemma-d.1
+        lemma-d.2 lemma-d.4 f-identity f-square sigmoid relu tied-model sink-matrix""",
+}
+
+
+@pytest.mark.parametrize("paper", REQUIRED)
+def test_the_ledger_is_complete(paper):
+    assert {f"{paper}/{name}" for name in REQUIRED[paper].split()} <= set(CLAIMS)
+
+
+def test_identity_is_relative_and_catches_nan():
+    assert identity([1e9 + 1], [1e9], tolerance=1e-8).verdict == "holds"
+    assert identity([1e-3], [2e-3], tolerance=1e-8).verdict == "refuted"
+    assert identity([float("nan")], [1.0]).verdict == "refuted"
+
+
+def test_inequality_names_its_worst_case():
+    finding = inequality([3.0, -1.0, 2.0], counterexample=lambda i: {"index": i})
+    assert finding == Finding("refuted", -1.0, 3, {"index": 1})
+    assert inequality([0.0]).verdict == "refuted"
+    assert inequality([0.0], tolerance=1e-12).verdict == "holds"
+    assert inequality([float("nan"), 1.0]).verdict == "refuted"
+
+
+def test_corrected_keeps_the_counterexample_of_the_printed_form():
+    good, bad = Finding("holds", 1.0, 2), Finding("refuted", -1.0, 3, {"x": 1})
+    both = corrected(bad, good, "x < 1")
+    assert (both.verdict, both.counterexample, both.correction) == (
+        "holds_corrected",
+        {"x": 1},
+        "x < 1",
+    )
+    assert corrected(good, bad, "").verdict == "holds"
+    assert corrected(bad, bad, "").verdict == "refuted"
+
+
+def test_a_name_stands_once_in_a_ledger():
+    book = Ledger("paper")
+
+    def add():
+        book.claim("x", where="", statement="", kind="sign", recorded="holds", broken={})(
+            lambda: Finding("holds", 0.0, 1)
+        )
+
+    add()
+    with pytest.raises(ValueError, match="already"):
+        add()
+
+
+def test_unknown_papers_and_claims_suggest_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'u_shape'"):
+        select("ushape")
+    with pytest.raises(ValueError, match=r"did you mean 'lemma-3.1'"):
+        select("u_shape/lemma-3.11")
