@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: tour test test-all bench lint clean
+.PHONY: tour test test-all bench docs lint clean
 
 tour: $(READY)   ## verify every claim, draw the quick figures, write out/report.html
 	$(BIN)/attnflow report --out out
@@ -16,6 +16,9 @@ test-all: lint   ## also the slow tests
 
 bench: $(READY)  ## ratios against the naive implementations, into benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/run.py
+
+docs: $(READY)   ## docs/ledger.md and docs/gallery.md with their pictures
+	$(BIN)/python docs/build.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

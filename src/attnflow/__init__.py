@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from attnflow.dynamics.descent import DescentError, descend
     from attnflow.dynamics.events import Critical, CriticalPoints, Crosses
     from attnflow.dynamics.flow import FlowError, gradient_flow
+    from attnflow.dynamics.preconditioning import gauss_newton, simplex_natural_gradient
+    from attnflow.dynamics.stall import Stall, explain_stall
+    from attnflow.models.prompt import Prompt, StudentTeacher
     from attnflow.models.self_attention import SelfAttention
     from attnflow.models.sink_matrix import SinkMatrix
     from attnflow.models.tied import TiedValueSoftmax
@@ -22,6 +25,12 @@ _EXPORTS = {
     "Crosses": "attnflow.dynamics.events",
     "DescentError": "attnflow.dynamics.descent",
     "descend": "attnflow.dynamics.descent",
+    "Prompt": "attnflow.models.prompt",
+    "StudentTeacher": "attnflow.models.prompt",
+    "Stall": "attnflow.dynamics.stall",
+    "explain_stall": "attnflow.dynamics.stall",
+    "gauss_newton": "attnflow.dynamics.preconditioning",
+    "simplex_natural_gradient": "attnflow.dynamics.preconditioning",
     "SinkMatrix": "attnflow.models.sink_matrix",
     "TiedValueSoftmax": "attnflow.models.tied",
     "ValueSoftmax": "attnflow.models.value_softmax",
@@ -39,15 +48,21 @@ __all__ = [
     "Crosses",
     "DescentError",
     "FlowError",
+    "Prompt",
     "SelfAttention",
     "SinkMatrix",
+    "Stall",
+    "StudentTeacher",
     "TiedValueSoftmax",
     "TwoToken",
     "ValueSoftmax",
     "attention",
     "descend",
+    "explain_stall",
+    "gauss_newton",
     "gradient_flow",
     "instruments",
+    "simplex_natural_gradient",
 ]
 
 

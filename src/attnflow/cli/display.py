@@ -1,5 +1,6 @@
 """A trajectory in the terminal and as a picture."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from attnflow.papers.style import canvas, clock_axis
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: np.ndarray, width: int = 32) -> str:
+def sparkline(values: np.ndarray, width: int = 28) -> str:
     """One character for each of `width` samples, from the least to the greatest value."""
     samples = values[np.linspace(0, len(values) - 1, width).round().astype(int)]
     low, high = samples.min(), samples.max()
@@ -23,48 +24,63 @@ def sparkline(values: np.ndarray, width: int = 32) -> str:
     return "".join(BARS[level] for level in levels)
 
 
-def components(flow: xr.Dataset) -> dict[str, np.ndarray]:
-    """Every observable as scalar series over time; entries of vectors and matrices by index."""
+def clock(trajectory: xr.Dataset) -> tuple[str, np.ndarray]:
+    """The name and values of the axis along which it moves: "time" or "step"."""
+    name = "time" if "time" in trajectory.dims else "step"
+    return name, trajectory[name].values
+
+
+def components(trajectory: xr.Dataset) -> dict[str, np.ndarray]:
+    """Every observable as scalar series; entries of vectors and matrices by index."""
     series = {}
-    for name in flow.data_vars:
-        values = flow[name].values
+    for name in trajectory.data_vars:
+        values = trajectory[name].values
         for index in np.ndindex(values.shape[1:]):
             label = str(name) + (f"[{', '.join(map(str, index))}]" if index else "")
             series[label] = values[(slice(None), *index)]
     return series
 
 
-def show(flow: xr.Dataset, extras: dict[str, Any], title: str) -> None:
-    last = float(flow.time[-1])
-    table = Table(title=f"{title}, t = 0 … {last:g} (curves over log(1 + t))", title_justify="left")
+def show(trajectory: xr.Dataset, extras: dict[str, Any], title: str) -> None:
+    name, ticks = clock(trajectory)
+    table = Table(
+        title=f"{title}, {name} 0 … {ticks[-1]:g} (curves over log(1 + {name}))",
+        title_justify="left",
+    )
     for column in ("", "start", "", "end"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for label, values in components(flow).items():
-        table.add_row(label, f"{values[0]:.6g}", sparkline(values), f"{values[-1]:.6g}")
+    for label, values in components(trajectory).items():
+        table.add_row(label, f"{values[0]:.5g}", sparkline(values), f"{values[-1]:.5g}")
     console = Console()
     console.print(table)
-    if extras:
+    if "phases" in extras:
         console.print(f"the squared norm: {extras['shape']}")
         for phase in extras["phases"]:
-            end = "∞" if phase["end"] is None else f"{phase['end']:.9g}"
+            end = "∞" if math.isinf(phase["end"]) else f"{phase['end']:.9g}"
             console.print(f"  {phase['name']:<10} t = {phase['start']:.9g} … {end}")
         for time, height in zip(extras["critical_times"], extras["critical_norm2"], strict=True):
             console.print(f"  critical   t = {time:.12g}   |M|² = {height:.12g}")
+    if "stall" in extras:
+        numbers = dict(extras["stall"])
+        console.print(f"[bold]{numbers.pop('cause')}[/]: {numbers.pop('words')}", soft_wrap=True)
+        for label, value in numbers.items():
+            console.print(f"  {label:<18} {value:.6g}", highlight=False)
 
 
-def picture(flow: xr.Dataset, title: str) -> Figure:
-    names = [str(name) for name in flow.data_vars]
+def picture(trajectory: xr.Dataset, title: str) -> Figure:
+    axis, ticks = clock(trajectory)
+    names = [str(name) for name in trajectory.data_vars]
     columns = 3
     figure, axes = canvas(-(-len(names) // columns), columns)
     for ax, name in zip(axes.flat, names, strict=False):
-        values = flow[name].values
-        ax.plot(flow.time.values, values.reshape(len(values), -1))
+        values = trajectory[name].values
+        ax.plot(ticks, values.reshape(len(values), -1))
         ax.set_title(name)
-        clock_axis(ax, float(flow.time[-1]))
+        clock_axis(ax, float(ticks[-1]), "time t" if axis == "time" else "step")
         if values.ndim == 2 and values.shape[1] <= 8:
-            kind = flow[name].dims[1]
+            kind = trajectory[name].dims[1]
             ax.legend([f"{kind} {index}" for index in range(values.shape[1])])
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
-    figure.suptitle(f"{title}, gradient flow")
+    figure.suptitle(title)
     return figure

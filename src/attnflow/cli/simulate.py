@@ -1,4 +1,8 @@
-"""attnflow simulate MODEL: the gradient flow of one model, as a table or as JSON."""
+"""attnflow simulate MODEL: one run of one model, as a table or as JSON.
+
+Most models are followed along their gradient flow; the prompt model, whose question is why gradient
+descent stalls, in discrete steps.
+"""
 
 import dataclasses
 import json
@@ -8,36 +12,86 @@ import typing
 from pathlib import Path
 from typing import Annotated, Any
 
+import optax
 import tyro
 import xarray as xr
 from typing_extensions import Doc
 
-from attnflow._checks import choice
+from attnflow._checks import choice, positive
 from attnflow.cli.display import picture, show
+from attnflow.dynamics.descent import descend
 from attnflow.dynamics.flow import gradient_flow
-from attnflow.models.interface import Model
+from attnflow.dynamics.preconditioning import gauss_newton, simplex_natural_gradient
+from attnflow.dynamics.stall import explain_stall
+from attnflow.models.prompt import StudentTeacher
 from attnflow.models.sink_matrix import SinkMatrix
 from attnflow.models.tied import TiedValueSoftmax
 from attnflow.models.two_token import TwoToken
 from attnflow.models.value_softmax import ValueSoftmax
 from attnflow.runs.files import whole
 
-MODELS: dict[str, type[Model]] = {
-    "two_token": TwoToken,
-    "value_softmax": ValueSoftmax,
-    "sink_matrix": SinkMatrix,
-    "tied_value_softmax": TiedValueSoftmax,
-}
+Extras = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class Output:
+    json: Annotated[bool, Doc("print one JSON object with the final observables")] = False
+    plot: Annotated[Path | None, Doc("write a picture: PNG, PDF or SVG by its ending")] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowOptions(Output):
     t1: Annotated[float, Doc("final time")] = 1e4
     points: Annotated[int, Doc("output times, even in log(1 + t)")] = 200
     key: Annotated[int | None, Doc("seed of a random start around the given one")] = None
     rtol: Annotated[float, Doc("relative tolerance of the integrator")] = 1e-10
-    json: Annotated[bool, Doc("print one JSON object with the final observables")] = False
-    plot: Annotated[Path | None, Doc("write a picture: PNG, PDF or SVG by its ending")] = None
+
+    def run(self, model) -> tuple[xr.Dataset, Extras]:
+        flow = gradient_flow(model, self.t1, points=self.points, key=self.key, rtol=self.rtol)
+        extras = critical(model) if isinstance(model, TwoToken) and self.key is None else {}
+        return flow, extras | {"t1": self.t1}
+
+
+@dataclasses.dataclass(frozen=True)
+class DescentOptions(Output):
+    steps: Annotated[int, Doc("steps of the optimizer")] = 10_000
+    step: Annotated[float, Doc("step size")] = 0.1
+    optimizer: Annotated[str, Doc("sgd, adam, gauss_newton or natural")] = "sgd"
+    explain: Annotated[bool, Doc("tell why the run stands where it stands")] = False
+
+    def run(self, task: StudentTeacher) -> tuple[xr.Dataset, Extras]:
+        positive("step", self.step)
+        choice("optimizer", self.optimizer, OPTIMIZERS)
+        model = task.model()
+        optimizer = OPTIMIZERS[self.optimizer](model, self.step)
+        run, params = descend(model, self.steps, optimizer, return_params=True)
+        extras: Extras = {"steps": self.steps}
+        if self.explain:
+            step = self.step if self.optimizer == "sgd" else None
+            extras["stall"] = dataclasses.asdict(explain_stall(model, params, step=step))
+        return run, extras
+
+
+def _preconditioned(direction, step: float):
+    return optax.chain(direction, optax.scale(-step))
+
+
+OPTIMIZERS = {
+    "sgd": lambda model, step: optax.sgd(step),
+    "adam": lambda model, step: optax.adam(step),
+    "gauss_newton": lambda model, step: _preconditioned(
+        gauss_newton(model.outputs, model.loss_of_outputs), step
+    ),
+    "natural": lambda model, step: _preconditioned(simplex_natural_gradient(model.scores), step),
+}
+
+MODELS: dict[str, tuple[type, type]] = {
+    "two_token": (TwoToken, FlowOptions),
+    "value_softmax": (ValueSoftmax, FlowOptions),
+    "sink_matrix": (SinkMatrix, FlowOptions),
+    "tied_value_softmax": (TiedValueSoftmax, FlowOptions),
+    "prompt": (StudentTeacher, DescentOptions),
+}
 
 
 def run(arguments: list[str]) -> int:
@@ -49,64 +103,66 @@ def run(arguments: list[str]) -> int:
     model, options = parse(name, arguments[1:])
     if options.plot is not None:
         choice("picture format", options.plot.suffix, (".png", ".pdf", ".svg"))
-    flow = gradient_flow(
-        model, options.t1, points=options.points, key=options.key, rtol=options.rtol
-    )
-    extras = critical(model) if isinstance(model, TwoToken) and options.key is None else {}
+    trajectory, extras = options.run(model)
     if options.plot is not None:
         with whole(options.plot) as draft:
-            picture(flow, name).savefig(draft)
+            picture(trajectory, name).savefig(draft)
     if options.json:
-        print(json.dumps(final(flow) | extras | {"t1": options.t1, "model": name}, allow_nan=False))
+        print(json.dumps(finite(final(trajectory) | extras | {"model": name}), allow_nan=False))
     else:
-        show(flow, extras, name)
+        show(trajectory, extras, name)
         if options.plot is not None:
             print(f"picture: {options.plot}", file=sys.stderr)
     return 0
 
 
-def parse(name: str, arguments: list[str]) -> tuple[Model, Options]:
+def parse(name: str, arguments: list[str]) -> tuple[Any, Any]:
     """The model's fields and the options, side by side on one command line.
 
     The values go through a plain twin of the two dataclasses: the model is built outside the
     parser, so that its own one-line error reaches the user.
     """
-    model = MODELS[name]
+    model, options = MODELS[name]
     twin = dataclasses.make_dataclass(
         "Simulation",
         [
             (field.name, typing.get_type_hints(cls, include_extras=True)[field.name], field.default)
-            for cls in (model, Options)
+            for cls in (model, options)
             for field in dataclasses.fields(cls)
         ],
     )
-    summary = (model.__doc__ or "").split("\n\n")[0]
     parsed = vars(
         tyro.cli(
             twin,
             args=arguments,
             prog=f"attnflow simulate {name}",
-            description=summary,
+            description=(model.__doc__ or "").split("\n\n")[0],
             config=(tyro.conf.FlagCreatePairsOff,),
         )
     )
-    own = {field.name for field in dataclasses.fields(Options)}
-    chosen = Options(**{key: value for key, value in parsed.items() if key in own})
+    own = {field.name for field in dataclasses.fields(options)}
+    chosen = options(**{key: value for key, value in parsed.items() if key in own})
     return model(**{key: value for key, value in parsed.items() if key not in own}), chosen
 
 
-def final(flow: xr.Dataset) -> dict[str, Any]:
-    return {str(name): flow[name].isel(time=-1).values.tolist() for name in flow.data_vars}
+def final(trajectory: xr.Dataset) -> Extras:
+    return {str(name): trajectory[name].values[-1].tolist() for name in trajectory.data_vars}
 
 
-def critical(model: TwoToken) -> dict[str, Any]:
+def finite(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def critical(model: TwoToken) -> Extras:
     points = model.critical_points()
     return {
         "critical_times": points.times.tolist(),
         "critical_norm2": points.norm2.tolist(),
-        "phases": [
-            {"name": p.name, "start": p.start, "end": None if math.isinf(p.end) else p.end}
-            for p in points.phases
-        ],
+        "phases": [phase._asdict() for phase in points.phases],
         "shape": points.shape,
     }

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 import optax
-import xarray as xr
+from rich.console import Console
 from rich.progress import Progress
 
 from attnflow._checks import at_least
@@ -36,13 +36,14 @@ def descend(
     over: Mapping[str, Any] | None = None,
     key: Any = None,
     progress: bool | None = None,
-) -> xr.Dataset:
+    return_params: bool = False,
+) -> Any:
     """`steps` steps of `optimizer` on `model.loss`, as a Dataset over `step`.
 
     record: how many log-spaced steps to keep (0 and the last among them), or the steps themselves;
     nothing else is stored. runs, over, key: as in `gradient_flow`. Deterministic: the only random
     draw is the start, from `key`. progress: a bar on long work; by default one appears after two
-    seconds if a terminal is there.
+    seconds if a terminal is there. return_params: give (Dataset, final parameters) instead.
 
     Raises `DescentError` at the first record that is not finite.
 
@@ -77,9 +78,11 @@ def descend(
                     )
                 kept.append(observed)
                 tick(done)
+        params = jax.tree.map(np.asarray, state[0])
     stacked = {name: np.stack([row[name] for row in kept], axis=int(lead)) for name in kept[0]}
     axes = {"run": np.arange(count)} if lead else {}
-    return dataset(stacked, model.dims, axes | {"step": grid}, {"model": describe(model)})
+    result = dataset(stacked, model.dims, axes | {"step": grid}, {"model": describe(model)})
+    return (result, params) if return_params else result
 
 
 def step_grid(steps: int, record: int | Sequence[int] | np.ndarray) -> np.ndarray:
@@ -121,7 +124,8 @@ class _bar:
     """A progress bar that appears only when the work turns out to be long."""
 
     def __init__(self, wanted: bool | None, total: int):
-        self.bar = Progress(disable=wanted is False, transient=True)
+        console = Console(stderr=True)
+        self.bar = Progress(console=console, transient=True, disable=not console.is_terminal)
         self.total, self.wanted, self.started = int(total), wanted, time.monotonic()
         self.task = None
 

@@ -68,13 +68,10 @@ def describe(model: Model) -> str:
     """The model's fields as JSON, large arrays by their shape."""
 
     def plain(value):
-        if isinstance(value, np.ndarray | jax.Array):
-            array = np.asarray(value)
-            return array.tolist() if array.size <= 64 else f"array{array.shape}"
-        return value
+        array = np.asarray(value)
+        return array.tolist() if array.size <= 64 else f"array{array.shape}"
 
-    fields = {name: plain(value) for name, value in fields_of(model).items()}
-    return json.dumps({"model": type(model).__name__} | fields)
+    return json.dumps({"model": type(model).__name__} | fields_of(model), default=plain)
 
 
 def dataset(

@@ -1,6 +1,51 @@
 """Pure functions of arrays: NumPy, JAX and PyTorch alike."""
 
+from attnflow.instruments.curvature import (
+    local_factors,
+    operator_extremes,
+    operator_spectrum,
+    predicted_error,
+)
 from attnflow.instruments.entropy import effective_support, entropy
+from attnflow.instruments.jacobian import (
+    Conditioning,
+    conditioning_of_weights,
+    softmax_conditioning,
+)
+from attnflow.instruments.separation import (
+    Separation,
+    extreme_weights,
+    important_keys,
+    leakage,
+    leakage_sampled,
+    log10_ratio,
+    separation,
+    signal_subspace,
+    value_margins,
+    weight_bounds,
+)
 from attnflow.instruments.sinks import is_sink, key_mass
 
-__all__ = ["effective_support", "entropy", "is_sink", "key_mass"]
+__all__ = [
+    "Conditioning",
+    "Separation",
+    "conditioning_of_weights",
+    "effective_support",
+    "entropy",
+    "extreme_weights",
+    "important_keys",
+    "is_sink",
+    "key_mass",
+    "leakage",
+    "leakage_sampled",
+    "local_factors",
+    "log10_ratio",
+    "operator_extremes",
+    "operator_spectrum",
+    "predicted_error",
+    "separation",
+    "signal_subspace",
+    "softmax_conditioning",
+    "value_margins",
+    "weight_bounds",
+]

@@ -55,6 +55,10 @@ class Model(eqx.Module):
         del params
         return {}
 
+    def solution(self) -> Params | None:
+        """Parameters known to solve the problem (a teacher's), if there are any."""
+        return None
+
     def reduced(self, start: Params) -> Reduction | None:
         """The exact fast path of the flow from `start`, if there is one; it observes the same
         names as `observe` and `integrands` together."""

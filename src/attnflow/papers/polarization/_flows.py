@@ -12,6 +12,7 @@ from attnflow.models.value_softmax import ValueSoftmax
 RUNS, TOKENS, POINTS = 40, 10, 300
 ABSENT = -1e4  # a score whose softmax weight is exactly 0: the token takes no part in the flow
 EARLY, LATE = 30.0, 1e4  # horizons in log(1 + t)
+SHOWN = (0.3, 0.1, -0.2)  # u(0) of the last run of `ensemble`, for counterexamples
 
 
 class Start(NamedTuple):
@@ -64,22 +65,29 @@ def softmax_flows(starts: Sequence[Start], log_t1: float, objective: str = "logi
         points=POINTS,
         over={"projections": u, "scores": a, "target_norm": norms},
     )
-    names = ("projections", "weights", "scores", "gamma_integral", "loss", "entropy")
-    seen = {name: flow[name].values for name in names}
     log_t = flow.log_time.values
     runs = []
     for row, start in enumerate(starts):
-        p = len(start.u)
-        vectors = (seen[name][row, :, :p] for name in names[:3])
-        scalars = (seen[name][row] for name in names[3:])
-        runs.append(Run(*vectors, *scalars, log_t, start.norm**2))
+        one, p = flow.isel(run=row), len(start.u)
+        runs.append(
+            Run(
+                u=one.projections.values[:, :p],
+                s=one.weights.values[:, :p],
+                a=one.scores.values[:, :p],
+                tau=one.gamma_integral.values,
+                loss=one.loss.values,
+                entropy=one.entropy.values,
+                log_t=log_t,
+                norm2=start.norm**2,
+            )
+        )
     return runs
 
 
 @functools.cache
 def ensemble(log_t1: float, first_score: float = 0.0) -> list[Run]:
     """Logistic flows of 2 to 6 tokens with |β*|² = 1/4, 1, 4 from ordered random u(0), a(0) = 0
-    (but `first_score` for token 0)."""
+    (but `first_score` for token 0); last the one of `SHOWN`."""
     rng = np.random.default_rng(7)
     starts = []
     for row in range(36):
@@ -88,4 +96,4 @@ def ensemble(log_t1: float, first_score: float = 0.0) -> list[Run]:
         a = np.zeros(p)
         a[0] = first_score
         starts.append(Start(u, (0.5, 1.0, 2.0)[row % 3], a))
-    return softmax_flows(starts, log_t1)
+    return softmax_flows([*starts, Start(np.array(SHOWN))], log_t1)

@@ -7,10 +7,16 @@ from attnflow.papers.ledger import Finding, Ledger
 LEDGER = Ledger("polarization")
 
 
-def vanishing(values, scale, *, tolerance: float = 1e-9) -> Finding:
-    """Every value is zero, relative to `scale`."""
+def rerun(model: str, horizon: str, show: str) -> str:
+    """The command that flows `model` again as `f` and prints `show`."""
+    flow = f"f = af.gradient_flow(af.{model}, {horizon})"
+    return f'python -c "import numpy as np, attnflow as af; {flow}; print({show})"'
+
+
+def vanishing(values, *, tolerance: float = 1e-9) -> Finding:
+    """Every value, already relative to its natural size, is zero."""
     values = np.asarray(values, float)
-    error = float(np.max(np.abs(values) / np.asarray(scale, float)))
+    error = float(np.max(np.abs(values)))
     return Finding("holds" if error <= tolerance else "refuted", error, values.size)
 
 
@@ -19,11 +25,3 @@ def close(measured, claimed, *, tolerance: float) -> Finding:
     measured, claimed = np.broadcast_arrays(np.asarray(measured, float), claimed)
     error = float(np.max(np.abs(measured / claimed - 1)))
     return Finding("holds" if error <= tolerance else "refuted", error, measured.size)
-
-
-def both(first: Finding, second: Finding) -> Finding:
-    """Two halves of one statement: the first one that fails, else the one nearer to failing."""
-    failed = [half for half in (first, second) if not half.good]
-    chosen = failed[0] if failed else min(first, second, key=lambda half: half.margin)
-    cases = first.cases + second.cases
-    return Finding(chosen.verdict, chosen.margin, cases, chosen.counterexample, chosen.correction)

@@ -24,8 +24,8 @@ MAPS = (
 class State(NamedTuple):
     """All cases of one loss and one map; `values_rate` and `scores_rate` are −∇ by autodiff.
 
-    `descent` r = −∇ℓ(β), `output_rate` = dβ/dt along the flow, `jacobians` those of β with respect
-    to V (as a d × dp matrix, columns of V one after the other) and to a.
+    For the losses also `descent` r = −∇ℓ(β), `output_rate` = dβ/dt along the flow, and the
+    Jacobians of β with respect to V (d × dp, the columns of V one after the other) and to a.
     """
 
     values: Any
@@ -33,11 +33,12 @@ class State(NamedTuple):
     target: Any
     weights: Any
     output: Any
-    descent: Any
     values_rate: Any
     scores_rate: Any
-    output_rate: Any
-    jacobians: Any
+    descent: Any = None
+    output_rate: Any = None
+    values_jacobian: Any = None
+    scores_jacobian: Any = None
 
     @property
     def u(self):
@@ -68,57 +69,47 @@ def softmax_jacobian(s):
     return s[:, :, None] * (np.eye(s.shape[1]) - s[:, None, :])
 
 
-def aligned(norm2, u, target):
-    """V = β* uᵀ/|β*|² for every case."""
-    return target[:, :, None] * u[:, None, :] / norm2[:, :, None]
-
-
-def _look(values, scores, target, objective: str, law: str) -> State:
+def _look(values, scores, target, objective: str, law: str = "softmax") -> State:
     model = ValueSoftmax(values=values, target=target, scores=scores, objective=objective, map=law)
     params = {"values": values, "scores": scores}
-    gradient = jax.grad(model.loss)(params)
-    rate = jax.tree.map(jnp.negative, gradient)
+    rate = jax.tree.map(jnp.negative, jax.grad(model.loss)(params))
+    s = model.weights(scores)
+    return State(values, scores, target, s, values @ s, rate["values"], rate["scores"])
 
-    def output(params):
-        return params["values"] @ model.weights(params["scores"])
 
-    beta, beta_rate = jax.jvp(output, (params,), (rate,))
-    jacobian = jax.jacobian(output)(params)
-    columns = jnp.swapaxes(jacobian["values"], 1, 2).reshape(WIDTH, TOKENS * WIDTH)
-    return State(
-        values,
-        scores,
-        target,
-        model.weights(scores),
-        beta,
-        -jax.grad(model.loss_of_output)(beta),
-        rate["values"],
-        rate["scores"],
-        beta_rate,
-        {"values": columns, "scores": jacobian["scores"]},
+def _look_closely(values, scores, target, objective: str) -> State:
+    state = _look(values, scores, target, objective)
+    model = ValueSoftmax(values=values, target=target, scores=scores, objective=objective)
+
+    def output(values, scores):
+        return values @ model.weights(scores)
+
+    here, rate = (values, scores), (state.values_rate, state.scores_rate)
+    by_values, by_scores = jax.jacrev(output, (0, 1))(*here)
+    return state._replace(
+        descent=-jax.grad(model.loss_of_output)(state.output),
+        output_rate=jax.jvp(output, here, rate)[1],
+        values_jacobian=jnp.swapaxes(by_values, 1, 2).reshape(WIDTH, TOKENS * WIDTH),
+        scores_jacobian=by_scores,
     )
 
 
 @functools.cache
 def random_states(seed: int = 0) -> dict[str, State]:
-    """One `State` for each loss (softmax map) and for each map (logistic loss)."""
+    """One `State` for each loss (softmax map), for each map (logistic loss), and "aligned": the
+    square loss at V = β* uᵀ/|β*|²."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(CASES, WIDTH, TOKENS))
     scores = rng.normal(size=(CASES, TOKENS))
     target = rng.normal(size=(CASES, WIDTH))
 
     def look(values, scores, target):
-        seen = {
-            loss: _look(
-                values, scores, jax.nn.softmax(target) if loss == "kl" else target, loss, "softmax"
-            )
-            for loss in LOSSES
-        }
+        targets = {"logistic": target, "square": target, "kl": jax.nn.softmax(target)}
+        losses = {loss: _look_closely(values, scores, targets[loss], loss) for loss in LOSSES}
         near_one = 1 + 0.4 * scores  # away from sums of zero
-        seen |= {law: _look(values, near_one, target, "logistic", law) for law in MAPS}
-        beta = target / (target @ target)
-        in_line = jnp.outer(beta, values.T @ target)
-        return seen | {"aligned": _look(in_line, scores, target, "square", "softmax")}
+        maps = {law: _look(values, near_one, target, "logistic", law) for law in MAPS}
+        along = jnp.outer(target, values.T @ target) / (target @ target)
+        return losses | maps | {"aligned": _look(along, scores, target, "square")}
 
     with jax.enable_x64(True):
         return jax.tree.map(np.asarray, jax.jit(jax.vmap(look))(values, scores, target))

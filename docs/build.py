@@ -1,0 +1,81 @@
+"""Writes docs/ledger.md and docs/gallery.md, with pictures, from the ledger and the gallery."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from attnflow.cli.verify import brief
+from attnflow.papers import gallery, ledger
+from attnflow.runs.figures import render
+
+HERE = Path(__file__).parent
+VERDICTS = {
+    "holds": "holds",
+    "holds_corrected": "**holds, corrected**",
+    "refuted": "**refuted**",
+    "not_checkable": "not checkable",
+}
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def ledger_page(rows: list[ledger.Row]) -> str:
+    lines = [
+        "# The ledger",
+        "",
+        "Written by `make docs` from a run of `attnflow verify`. One row a statement, in our words;",
+        "`attnflow verify PAPER/CLAIM` runs it again. The margin is the worst relative error of an",
+        "identity, the worst slack of an inequality, or the distance of a fit from the claimed rate.",
+    ]
+    for paper in dict.fromkeys(row.claim.paper for row in rows):
+        own = [row for row in rows if row.claim.paper == paper]
+        lines += ["", f"## {paper}", "", "| claim | statement | verdict | margin |"]
+        lines += ["| --- | --- | --- | --- |"]
+        for row in own:
+            given = f" *Given: {row.claim.hypotheses}.*" if row.claim.hypotheses else ""
+            lines.append(
+                f"| `{row.claim.id}`<br>{cell(row.claim.where)} "
+                f"| {cell(row.claim.statement)}{cell(given)} "
+                f"| {VERDICTS[row.finding.verdict]} | {row.finding.margin:.2g} |"
+            )
+        lines += ["", f"### Errata of {paper}", ""]
+        for row in own:
+            if row.finding.verdict not in ("holds_corrected", "refuted"):
+                continue
+            lines.append(f"- `{row.claim.id}` ({row.claim.where}), {row.finding.verdict}.")
+            if row.finding.correction:
+                lines[-1] += f" True is: {row.finding.correction}"
+            facts = dict(row.finding.counterexample or {})
+            command = facts.pop("run", None)
+            if facts:
+                lines.append(f"  Counterexample: {brief(facts)}.")
+            if command:
+                lines.append(f"  See it: `{command}`")
+    return "\n".join([*lines, ""])
+
+
+def gallery_page(out: Path) -> str:
+    lines = [
+        "# The gallery",
+        "",
+        "Written by `make docs`: every figure of the quick preset, drawn by",
+        "`attnflow reproduce PAPER/FIGURE`.",
+    ]
+    images = HERE / "images"
+    images.mkdir(exist_ok=True)
+    for figure in gallery.select():
+        done = render(figure, "quick", out)
+        name = f"{figure.paper}-{figure.name}.png"
+        shutil.copyfile(done.picture, images / name)
+        lines += ["", f"## {figure.id}: {figure.title}", ""]
+        lines += [f"![{figure.title}](images/{name})", "", figure.caption]
+        lines += ["", f"`attnflow reproduce {figure.id} --preset paper` for the published setting."]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    (HERE / "ledger.md").write_text(ledger_page(list(ledger.verify(ledger.select()))))
+    with tempfile.TemporaryDirectory() as scratch:
+        (HERE / "gallery.md").write_text(gallery_page(Path(scratch)))
