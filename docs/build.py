@@ -4,7 +4,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from attnflow.cli.verify import brief
+from rich.console import Console
+
+from attnflow.cli.verify import brief, run_all
 from attnflow.papers import gallery, ledger
 from attnflow.runs.figures import render
 
@@ -25,9 +27,9 @@ def ledger_page(rows: list[ledger.Row]) -> str:
     lines = [
         "# The ledger",
         "",
-        "Written by `make docs` from a run of `attnflow verify`. One row a statement, in our words;",
-        "`attnflow verify PAPER/CLAIM` runs it again. The margin is the worst relative error of an",
-        "identity, the worst slack of an inequality, or the distance of a fit from the claimed rate.",
+        "Written by `make docs` from a run of `attnflow verify`. One row a statement, in our own",
+        "words; `attnflow verify PAPER/CLAIM` runs it again. The margin is the worst relative",
+        "error of an identity, the worst slack of an inequality, or how far a fit is off.",
     ]
     for paper in dict.fromkeys(row.claim.paper for row in rows):
         own = [row for row in rows if row.claim.paper == paper]
@@ -76,6 +78,6 @@ def gallery_page(out: Path) -> str:
 
 
 if __name__ == "__main__":
-    (HERE / "ledger.md").write_text(ledger_page(list(ledger.verify(ledger.select()))))
+    (HERE / "ledger.md").write_text(ledger_page(run_all(ledger.select(), Console())))
     with tempfile.TemporaryDirectory() as scratch:
         (HERE / "gallery.md").write_text(gallery_page(Path(scratch)))

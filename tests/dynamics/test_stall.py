@@ -1,4 +1,4 @@
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -103,9 +103,8 @@ def test_the_natural_metric_is_the_sum_of_softmax_jacobians():
     with jax.enable_x64(True):
         params = model.init()
         gradient = jax.grad(model.loss)(params)
-        step, _ = af.simplex_natural_gradient(model.scores).update(
-            gradient, optax.EmptyState(), params
-        )
+        natural = af.simplex_natural_gradient(model.scores)
+        step: Any = natural.update(gradient, optax.EmptyState(), params)[0]
         weights = np.asarray(jax.nn.softmax(model.scores(params), axis=-1))
     metric = np.mean(
         [

@@ -8,7 +8,7 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc
 
-from attnflow.cli.verify import print_row, summarize
+from attnflow.cli.verify import run_all
 from attnflow.papers import gallery, ledger
 from attnflow.runs.figures import render
 from attnflow.runs.files import whole
@@ -29,11 +29,7 @@ def run(arguments: list[str]) -> int:
     )
     console = Console()
     console.rule("ledger")
-    rows = []
-    for row in ledger.verify(ledger.select()):
-        rows.append(row)
-        print_row(console, row)
-    summarize(console, rows)
+    rows = run_all(ledger.select(), console)
     console.rule("figures")
     pictures = []
     for figure in gallery.select():

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -11,7 +13,7 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc
 
-from attnflow.papers.ledger import Row, select, verify
+from attnflow.papers.ledger import Claim, Row, select, verify
 
 MARKS = {
     "holds": ("✓", "green"),
@@ -37,11 +39,7 @@ def run(arguments: list[str]) -> int:
     )
     claims = select(options.target)
     shown = Console(stderr=options.json)
-    rows = []
-    for row in verify(claims):
-        rows.append(row)
-        print_row(shown, row)
-    summarize(shown, rows)
+    rows = run_all(claims, shown)
     if options.json:
         print(json.dumps([plain(row.as_dict()) for row in rows], allow_nan=False, indent=1))
     changed = [row for row in rows if row.changed]
@@ -52,6 +50,18 @@ def run(arguments: list[str]) -> int:
             file=sys.stderr,
         )
     return 1 if changed else 0
+
+
+def run_all(claims: list[Claim], console: Console) -> list[Row]:
+    """Every row, printed as it is done and returned in the order of the ledger."""
+    begun = time.perf_counter()
+    rows = {}
+    for row in verify(claims, processes=os.cpu_count() or 1):
+        rows[row.claim.id] = row
+        print_row(console, row)
+    ordered = [rows[claim.id] for claim in claims]
+    summarize(console, ordered, time.perf_counter() - begun)
+    return ordered
 
 
 def print_row(console: Console, row: Row) -> None:
@@ -84,10 +94,9 @@ def brief(facts: object) -> str:
     return str(facts)
 
 
-def summarize(console: Console, rows: list[Row]) -> None:
+def summarize(console: Console, rows: list[Row], seconds: float) -> None:
     counts = {verdict: sum(row.finding.verdict == verdict for row in rows) for verdict in MARKS}
     told = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items())
-    seconds = sum(row.seconds for row in rows)
     console.print(f"{len(rows)} claims: {told}; {seconds:.1f} s", highlight=False)
 
 

@@ -1,5 +1,6 @@
 """Descent in discrete steps: any Optax optimizer, one compiled loop."""
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -96,6 +97,7 @@ def step_grid(steps: int, record: int | Sequence[int] | np.ndarray) -> np.ndarra
     return grid.astype(int)
 
 
+@functools.lru_cache(maxsize=32)
 def _programs(optimizer: optax.GradientTransformation, lead: bool):
     """The compiled start and the compiled loop of a number of steps known only when it runs."""
 

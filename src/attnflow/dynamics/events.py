@@ -198,7 +198,9 @@ def two_token_critical_points(model: Any, *, points: int = 2000, **options) -> C
     """
     from attnflow.dynamics.flow import gradient_flow
 
-    log_t1 = max(model.c0, model.c1, 0.0) + 10.0 - 2 * math.log(1 - model.p)
+    low, high = sorted((model.c0, model.c1))
+    melting = max(high, (high + model.p * low) / (1 - model.p), 0.0)  # log of the time, roughly
+    log_t1 = melting + 10.0 - 2 * math.log(1 - model.p)
     while True:
         flow = gradient_flow(
             model, log_t1=log_t1, points=points, events=[Critical("norm2")], **options

@@ -62,10 +62,10 @@ def simplex_natural_gradient(
 
 
 def _solve_with(metric: Callable[[Any], jax.Array], damping: float):
-    def update(gradient, state, params=None):
+    def update(updates, state, params=None):
         if params is None:
             raise ValueError("preconditioning needs the parameters: pass params to update")
-        flat, unravel = ravel_pytree(gradient)
+        flat, unravel = ravel_pytree(updates)
         matrix = metric(params)
         scale = jnp.trace(matrix) / flat.size
         damped = matrix + damping * scale * jnp.eye(flat.size, dtype=flat.dtype)

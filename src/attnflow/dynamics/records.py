@@ -14,46 +14,46 @@ from attnflow._checks import at_least
 from attnflow.models.interface import Model
 
 
-def traced(model: Model) -> Model:
-    """The model with every float as a float64 array, so that a new value does not recompile."""
+def fields_of(model: Model) -> dict[str, Any]:
+    return {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+
+
+def _lifted(value: Any) -> Any:
+    """Floats, also inside arrays, dicts and tuples of numbers, as float64 arrays."""
+    if isinstance(value, tuple) and all(isinstance(x, float | int) for x in value):
+        return np.asarray(value, np.float64)
     return jax.tree.map(
-        lambda x: np.asarray(x, np.float64) if eqx.is_inexact_array_like(x) else x, model
+        lambda x: np.asarray(x, np.float64) if eqx.is_inexact_array_like(x) else x, value
     )
 
 
-def fields_of(model: Model) -> dict[str, Any]:
-    return {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+def traced(model: Model) -> Model:
+    """The model with every float as a float64 array, so that a new value does not recompile."""
+    return type(model)(**{name: _lifted(value) for name, value in fields_of(model).items()})
 
 
 def batched(model: Model, over: Mapping[str, Any] | None, runs: int | None) -> tuple[Model, int]:
     """The traced model with a leading run axis on every float: fields of `over` vary, the rest
     repeat."""
-    fields = {name: np.asarray(values, np.float64) for name, values in (over or {}).items()}
     plain = fields_of(model)
     known = {name for name, value in plain.items() if not isinstance(value, str | int)}
-    for name in fields:
+    varied = {name: np.asarray(values, np.float64) for name, values in (over or {}).items()}
+    for name in varied:
         if name not in known:
             raise ValueError(f"over: {name!r} is not a float field of {type(model).__name__}")
-    lengths = {np.shape(values)[0] if np.ndim(values) else 0 for values in fields.values()}
+    lengths = {values.shape[0] if values.ndim else 0 for values in varied.values()}
     if runs is not None:
         at_least("runs", runs, 1, "a call needs at least one initial condition")
         lengths.add(runs)
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(f"over: every field needs the same number of runs (got {sorted(lengths)})")
     (count,) = lengths
-    cls = type(model)
-    cls(**(plain | fields))  # validates every value of the batch
-    lifted = traced(model)
-    leaves = {
-        name: fields[name]
-        if name in fields
-        else jax.tree.map(
-            lambda x: np.broadcast_to(x, (count, *x.shape)) if isinstance(x, np.ndarray) else x,
-            getattr(lifted, name),
-        )
-        for name in plain
-    }
-    return cls(**leaves), count
+
+    def repeat(x):
+        return np.broadcast_to(x, (count, *x.shape)) if isinstance(x, np.ndarray) else x
+
+    repeated = {name: jax.tree.map(repeat, _lifted(value)) for name, value in plain.items()}
+    return type(model)(**(repeated | varied)), count  # which also checks every value of the batch
 
 
 def prng_key(key: Any) -> jax.Array | None:

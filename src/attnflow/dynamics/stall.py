@@ -16,6 +16,8 @@ from attnflow.models.interface import Model
 
 Cause = Literal["converged", "saddle", "local minimum", "step size", "ill-conditioned"]
 DENSE = 1500  # parameters up to which the whole Hessian is formed
+OPERATOR: Any = LinearOperator  # SciPy's types leave out the arguments used here
+LANCZOS: Any = eigsh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,11 +153,10 @@ class _View:
         if self.size <= DENSE:
             values = np.linalg.eigvalsh(np.asarray(self._hessian(x)))
             return float(values[0]), float(values[-1])
-        operator = LinearOperator(
-            (self.size, self.size), lambda v: self.product(x, v.ravel()), dtype=float
-        )  # type: ignore
+        shape = (self.size, self.size)
+        operator = OPERATOR(shape, matvec=lambda v: self.product(x, v.ravel()), dtype=float)
         ends = [
-            eigsh(operator, k=1, which=end, return_eigenvectors=False, tol=1e-6)[0]
+            LANCZOS(operator, k=1, which=end, return_eigenvectors=False, tol=1e-6)[0]
             for end in ("SA", "LA")
         ]
         return float(ends[0]), float(ends[1])

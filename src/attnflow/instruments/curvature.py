@@ -11,6 +11,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 Array = Any
 DENSE = 2000
+OPERATOR: Any = LinearOperator  # SciPy's types leave out the arguments used here
 
 
 def local_factors(keys: Array, weights: Array, values: Array, curvature: Array) -> Array:
@@ -38,18 +39,18 @@ def operator_extremes(factors: np.ndarray) -> tuple[float, float]:
     if width <= DENSE:
         spectrum = operator_spectrum(factors)
         return float(spectrum[0]), float(spectrum[-1])
-    operator = LinearOperator(
-        (width, width), matvec=lambda x: factors.T @ (factors @ x), dtype=float
-    )  # type: ignore
+
+    def product(x):
+        return factors.T @ (factors @ x)
+
+    operator = OPERATOR((width, width), matvec=product, dtype=float)
     greatest = eigsh(operator, k=1, which="LA", return_eigenvectors=False)[0]
     if samples < width:
         return 0.0, float(greatest)
     # the least eigenvalue is the greatest of the complement cI − H
-    shifted = LinearOperator(  # type: ignore
-        (width, width), matvec=lambda x: greatest * x - factors.T @ (factors @ x), dtype=float
-    )
-    flipped = eigsh(shifted, k=1, which="LA", return_eigenvectors=False)[0]
-    return float(greatest - flipped), float(greatest)
+    flipped = OPERATOR((width, width), matvec=lambda x: greatest * x - product(x), dtype=float)
+    gap = eigsh(flipped, k=1, which="LA", return_eigenvectors=False)[0]
+    return float(greatest - gap), float(greatest)
 
 
 def predicted_error(factors: np.ndarray, error: np.ndarray, step: float, steps: Array) -> Array:

@@ -29,7 +29,8 @@ class TwoToken(Model):
     M(0) is the matrix of least norm with L(0) = [[0, c0], [c1, 0]]; with a key, plus `scale` times
     standard normal entries. Positive c0 and c1 are the sharp-wrong start of the theorems; zero and
     negative ones are allowed here. From a gap c the escape takes place within a relative time of
-    e^-c, so flows from gaps above about 33 cannot be resolved in double precision and raise.
+    e^-c: above about 33 it cannot be resolved in double precision and the flow raises (for p > 0
+    what counts is the height (c_max + p c_min)/(1 − p) to which the larger gap may climb first).
 
     Observables: `norm2` = |M|_F², `loss`, `xi` (wrong-direction logit gaps), `sigma` (attention on
     the wrong token), `a`, `b`; and, conserved, `row_sums` of L and `frozen_norm2` (the squared norm

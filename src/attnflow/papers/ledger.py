@@ -8,6 +8,7 @@ a check that cannot fail is a defect.
 import dataclasses
 import importlib
 import importlib.util
+import multiprocessing
 import pkgutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -188,8 +189,54 @@ def select(target: str = "") -> list[Claim]:
     return chosen
 
 
-def verify(claims: Iterable[Claim]) -> Iterator[Row]:
+def verify(claims: Iterable[Claim], processes: int = 1) -> Iterator[Row]:
+    """Run the checks and give each row as it is done.
+
+    Rows of one paper share their flows, so a paper is the unit that goes to another process; with
+    more than one process the rows of different papers arrive mixed.
+    """
+    claims = list(claims)
+    by_paper: dict[str, list[str]] = {}
+    for claim in claims:
+        by_paper.setdefault(claim.paper, []).append(claim.id)
+    if processes > 1 and len(by_paper) > 1:
+        known = {claim.id: claim for claim in claims}
+        for name, finding, seconds in _elsewhere(list(by_paper.values()), processes):
+            yield Row(known[name], finding, seconds)
+        return
     for claim in claims:
         begun = time.perf_counter()
         finding = claim.check()
         yield Row(claim, finding, time.perf_counter() - begun)
+
+
+Answer = tuple[str, Finding, float]
+
+
+def _elsewhere(jobs: list[list[str]], processes: int) -> Iterator[Answer]:
+    context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+    answers = context.SimpleQueue()
+    jobs = sorted(jobs, key=len)  # the longest is taken first
+    running = []
+    try:
+        waiting = sum(map(len, jobs))
+        while waiting:
+            while jobs and sum(worker.is_alive() for worker in running) < processes:
+                running.append(context.Process(target=_work, args=(jobs.pop(), answers)))
+                running[-1].start()
+            if answers.empty():
+                if any(worker.exitcode for worker in running):
+                    raise RuntimeError("a ledger process died: run `attnflow verify PAPER` alone")
+                time.sleep(0.05)
+                continue
+            yield answers.get()
+            waiting -= 1
+    finally:
+        for worker in running:
+            worker.terminate()
+            worker.join()
+
+
+def _work(names: list[str], answers) -> None:
+    for row in verify(claim for name in names for claim in select(name)):
+        answers.put((row.claim.id, row.finding, row.seconds))

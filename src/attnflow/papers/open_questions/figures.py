@@ -11,7 +11,8 @@ these logits. Then M(t) stays in the tokens' span, and with the Gram matrix G = 
 
 The slope at 0 is d|M|²/dt = −2 Σ L_ij ∂ℒ/∂L_ij. A trough is a minimum inside the recorded times,
 below both its neighbouring maxima (start and end among them) by more than `PROMINENCE` times the
-start: less than that is rounding at rest. Depth is 1 − min |M|² / |M(0)|².
+start: less than that is rounding at rest. A run that still falls at the last time counts none.
+Depth is 1 − min |M|² / |M(0)|².
 """
 
 import dataclasses
@@ -164,7 +165,7 @@ def draw_dip_survival(ds: xr.Dataset):
     "drawn from U(1, 6). Orthonormal tokens (blue): |M|² always falls at first and each row makes "
     "one U, but the rows turn at different times, so that their sum has one to several troughs. "
     "Random unit tokens in 2n dimensions (orange): the norm mostly falls at first, not always, "
-    "rows have up to several troughs or none, and the dip is shallow.",
+    "rows may have several troughs, and the dip fades with n. Followed until t = 3,000.",
     quick=DipSurvival(),
     paper=DipSurvival(tokens=(2, 3, 4, 8), starts=64, points=2000),
     draw=draw_dip_survival,

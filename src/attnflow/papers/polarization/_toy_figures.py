@@ -263,7 +263,7 @@ def remark(steps: np.ndarray, weights: np.ndarray) -> str:
     caption="Weights of ten tokens under several maps and both losses, from V(0) = 0.1·N(0, 1), "
     "a(0) = 1 + 0.1·N(0, 1), legacy seed 42, plain descent (square: step 0.1 × 5,000; logistic: "
     "step 0.5 × 100,000). The square loss stops early on every path. Under the logistic loss "
-    "softmax and the normalized x², |x| and ReLU become one-hot (the last three exactly), "
+    "softmax and the normalized x², |x| and ReLU become one-hot (ReLU exactly), "
     "softplus far more slowly; elementwise sigmoid does not. Division by the plain sum does not "
     "either: its weights turn negative and leave the simplex.",
     quick=Maps(),
