@@ -36,7 +36,7 @@ def ledger_page(rows: list[ledger.Row]) -> str:
         lines += ["", f"## {paper}", "", "| claim | statement | verdict | margin |"]
         lines += ["| --- | --- | --- | --- |"]
         for row in own:
-            given = f" *Given: {row.claim.hypotheses}.*" if row.claim.hypotheses else ""
+            given = f" *Given: {row.claim.hypotheses.rstrip('.')}.*" if row.claim.hypotheses else ""
             lines.append(
                 f"| `{row.claim.id}`<br>{cell(row.claim.where)} "
                 f"| {cell(row.claim.statement)}{cell(given)} "

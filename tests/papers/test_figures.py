@@ -241,15 +241,18 @@ def test_descent_goes_as_far_as_it_is_finite():
 
 
 def test_remarks_on_a_panel():
-    steps = np.array([0, 1, 5, 9])
+    steps, nothing = np.array([0, 1, 5, 9]), np.full((4, 2), np.nan)
     inside = np.full((4, 2), 0.5)
-    assert _toy_figures.remark(steps, inside) == ""
+    assert _toy_figures.remark(steps, inside, steps, nothing) == ""
     outside = inside.copy()
     outside[2:] = (1.1, -0.1)
-    assert "step 5" in _toy_figures.remark(steps, outside)
+    assert "simplex\nat step 5" in _toy_figures.remark(steps, outside, steps, nothing)
     stopped = inside.copy()
     stopped[3:] = np.nan
-    assert "step 5" in _toy_figures.remark(steps, stopped)
+    note = _toy_figures.remark(steps, stopped, steps, inside)
+    assert "descent to 5" in note
+    assert "simplex" not in note
+    assert "simplex" in _toy_figures.remark(steps, stopped, steps, outside)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,10 @@ def renamed(ds: xr.Dataset, prefix: str, names: Sequence[str]) -> xr.Dataset:
 
 
 def descend_while_finite(model: ValueSoftmax, steps: int, step: float, records: int) -> xr.Dataset:
-    """Plain gradient descent; where it stops being finite, its records before that, then NaN."""
+    """Plain gradient descent; where an observable stops being finite, the records before, then NaN.
+
+    That can be an overflow, or the entropy of weights that turn negative.
+    """
     grid = step_grid(steps, records)
     try:
         return descend(model, steps, optax.sgd(step), record=grid)

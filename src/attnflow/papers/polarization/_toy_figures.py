@@ -233,10 +233,11 @@ def draw_maps(ds: xr.Dataset):
             weights = panel[f"{loss}_weights"].values
             token_lines(ax, steps, weights, lw=1.2)
             flow_steps = ds[f"{loss}_flow_time"] / ds.attrs[f"{loss}_step"]
-            token_lines(ax, flow_steps, panel[f"{loss}_flow_weights"], lw=0.8, ls="--")
+            flow = panel[f"{loss}_flow_weights"].values
+            token_lines(ax, flow_steps, flow, lw=0.8, ls="--")
             ax.set(xlim=(1, float(steps[-1])), ylim=(-0.04, 1.04))
             ax.set(title=TITLES.get(name, name) if row == 0 else "", xlabel="step")
-            note = remark(steps.values, weights)
+            note = remark(steps.values, weights, flow_steps.values, flow)
             box = {"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 1}
             ax.text(0.03, 0.03, note, transform=ax.transAxes, va="bottom", fontsize=7, bbox=box)
             if "simplex" in note:
@@ -245,16 +246,18 @@ def draw_maps(ds: xr.Dataset):
     return figure
 
 
-def remark(steps: np.ndarray, weights: np.ndarray) -> str:
-    """What a reader must know of a panel: that it stops, or has weights below zero."""
+def remark(steps: np.ndarray, weights: np.ndarray, flow_steps: np.ndarray, flow: np.ndarray) -> str:
+    """What a reader must know of a panel: weights below zero, a descent without its end."""
+    notes = []
+    for along, values in ((steps, weights), (flow_steps, flow)):
+        outside = (values < 0).any(axis=1)
+        if outside.any():
+            notes = [f"leaves the simplex\nat step {along[np.argmax(outside)]:.0f}"]
     stopped = np.isnan(weights).any(axis=1)
     if stopped.any():
-        last = int(steps[np.argmax(stopped) - 1])
-        return f"near step {last} a weight\nturns negative (leaves the\nsimplex); dashed: flow"
-    outside = (weights < 0).any(axis=1)
-    if outside.any():
-        return f"leaves the simplex at\nstep {int(steps[np.argmax(outside)])}"
-    return ""
+        last = steps[np.argmax(stopped) - 1]
+        notes.append(f"lines: descent to {last}\ndashed: flow")
+    return "\n".join(notes)
 
 
 @GALLERY.figure(
