@@ -121,7 +121,7 @@ def test_verify_as_json_has_the_promised_fields(capsys):
 
 
 def test_a_failed_solve_has_status_1(capsys):
-    status, _, err = run(capsys, "simulate two_token --c0 60 --c1 60")
+    status, _, err = run(capsys, "simulate two_token --c0 60 --c1 60 --t1 1e40 --points 5")
     assert status == 1
     assert "stopped at t =" in err
 

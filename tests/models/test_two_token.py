@@ -65,13 +65,11 @@ def test_the_flow_is_scipys():
     np.testing.assert_allclose([flow.a[-1], flow.b[-1]], ab, rtol=1e-8)
 
 
-def test_sharp_starts_are_followed_while_time_can_resolve_them():
-    """From a gap c the escape happens within a relative time of e^-c: at 30 it is resolved, at 60
-    it lies below the spacing of floating-point times, and the solve says so."""
-    points = af.TwoToken(p=0.0, c0=30.0, c1=30.0).critical_points()
-    assert points.norm2[0] == pytest.approx(30.0**2, rel=1e-9)
+def test_a_flow_too_sharp_for_time_to_resolve_says_so():
+    """From a gap c the escape happens within a relative time of e^-c: at 60 that lies below the
+    spacing of floating-point times."""
     with pytest.raises(af.FlowError, match="stopped at"):
-        af.TwoToken(p=0.0, c0=60.0, c1=60.0).critical_points()
+        af.gradient_flow(af.TwoToken(c0=60.0, c1=60.0), 1e40, points=5, max_steps=3000)
 
 
 class TestCriticalPoints:
@@ -106,6 +104,20 @@ class TestCriticalPoints:
         exact = mpmath.quad(lambda x: 1 / pace(x), [0, 2, 4, 6])
         points = af.TwoToken(p=0.0, c0=6.0, c1=6.0).critical_points()
         assert points.times[0] == pytest.approx(float(str(exact)), rel=1e-9)
+
+    def test_sharp_starts_are_followed(self):
+        points = af.TwoToken(p=0.0, c0=600.0, c1=600.0).critical_points()
+        assert points.norm2[0] == pytest.approx(600.0**2, rel=1e-9)
+
+    def test_equal_gaps_stay_equal_where_the_smallest_difference_would_grow(self):
+        points = af.TwoToken(p=0.9, c0=12.0, c1=12.0).critical_points()
+        assert points.shape == "U"
+        assert points.norm2[0] == pytest.approx((12 / 1.9) ** 2, rel=1e-9)
+
+    @pytest.mark.parametrize("gaps", [(12.0, 10.0), (12.0, 11.5)])
+    def test_turns_within_a_thousandth_of_the_log_clock_are_found(self, gaps):
+        c0, c1 = gaps
+        assert af.TwoToken(p=-0.5, c0=c0, c1=c1).critical_points().shape == "W"
 
     def test_resolution_does_not_matter(self):
         model = af.TwoToken(p=0.3, c0=1.0, c1=5.0)

@@ -37,6 +37,11 @@ class Attention:
         return self.normalization is norm.row_sum
 
     @property
+    def gives_distributions(self) -> bool:
+        """Whether every row is nonnegative and sums to one."""
+        return self.sums_to_one and self.similarity is not sim.identity
+
+    @property
     def needs_nonzero_sum(self) -> bool:
         vanishing = (sim.identity, sim.absolute, sim.square, sim.relu)
         return self.sums_to_one and self.similarity in vanishing

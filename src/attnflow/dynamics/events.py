@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnflow.dynamics.records import traced
 from attnflow.dynamics.system import System, system_of
 
 REFINEMENTS = 60
@@ -78,12 +79,11 @@ def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool
         models = jax.tree.map(lambda x: x[rows] if lead and isinstance(x, np.ndarray) else x, model)
         picked_keys = keys[rows] if lead and keys is not None else keys
         bracket = (grid[cells], grid[cells + 1], values[rows, cells], values[rows, cells + 1])
-        s, height = jax.tree.map(
+        time, height = jax.tree.map(
             np.asarray, _refine(event, models, picked_keys, bracket, pick, tolerances, path, lead)
         )
         slot = np.arange(run.size) - np.concatenate([[0], np.cumsum(per_run)])[run]
-        with np.errstate(over="ignore"):
-            times[run, slot] = np.expm1(s[: run.size])
+        times[run, slot] = time[: run.size]
         heights[run, slot] = height[: run.size]
     dims = ("run", f"{event.name}_event") if lead else (f"{event.name}_event",)
     shape = times.shape if lead else times.shape[1:]
@@ -162,7 +162,7 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
 
         start = (*bracket, low, state, jnp.zeros((), int))
         *_, s, y, _ = jax.lax.while_loop(unfinished, step, start)
-        return s, system.observe(y)[event.observable]
+        return system.time(s, y), system.observe(y)[event.observable]
 
     shared = eqx.if_array(0) if lead else None
     return eqx.filter_vmap(one, in_axes=(shared, shared, 0, 0))(models, keys, bracket, states)
@@ -190,30 +190,38 @@ class CriticalPoints(NamedTuple):
         return {0: "monotone", 1: "U", 3: "W"}.get(len(self.times), f"{len(self.times)} turns")
 
 
-def two_token_critical_points(model: Any, *, points: int = 2000, **options) -> CriticalPoints:
+def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoints:
     """All critical points of |M|² of a `TwoToken` flow.
 
-    Complete, up to the resolution `points`: the flow is followed until both logit gaps are
-    negative. That region cannot be left, and d|M|²/dt = −2 Σ ξ_i ∂ℒ/∂ξ_i is positive in it.
+    Complete, up to the resolution `points` on the path's own clock: the flow is followed until both
+    logit gaps are negative. That region cannot be left, and d|M|²/dt = −2 Σ ξ_i ∂ℒ/∂ξ_i is positive
+    in it. Gaps up to about 600 can be followed; beyond, the times themselves overflow.
     """
-    from attnflow.dynamics.flow import gradient_flow
+    from attnflow.dynamics.flow import SOLVERS, _raise_on_failure, _solve
 
-    low, high = sorted((model.c0, model.c1))
-    melting = max(high, (high + model.p * low) / (1 - model.p), 0.0)  # log of the time, roughly
-    log_t1 = melting + 10.0 - 2 * math.log(1 - model.p)
-    while True:
-        flow = gradient_flow(
-            model, log_t1=log_t1, points=points, events=[Critical("norm2")], **options
+    tolerances = (np.float64(1e-12), np.float64(1e-13))
+    length = 1 / (1 - model.p) ** 2
+    with jax.enable_x64(True):
+        lifted = traced(model)
+        while True:
+            grid = np.linspace(0, length, points)
+            solved = _solve(
+                lifted, None, grid, tolerances, SOLVERS["explicit"], 100_000, "arc", lead=False
+            )
+            _raise_on_failure(solved, grid[-1], lead=False)
+            if (solved["observed"]["xi"][-1] < 0).all():
+                break
+            length *= 1.5
+        found = locate(
+            Critical("norm2"), lifted, None, grid, solved["states"], tolerances, "arc", lead=False
         )
-        if (flow.xi[-1] < 0).all():
-            break
-        log_t1 += 10.0
-    times = flow.norm2_critical_time.values
+    times, heights = found["norm2_critical_time"][1], found["norm2_critical_value"][1]
+    norm2 = solved["observed"]["norm2"]
     edges = [0.0, *times.tolist(), math.inf]
-    falling = bool(flow.norm2[1] < flow.norm2[0])
+    falling = bool(norm2[1] < norm2[0])
     phases = []
     for start, end in itertools.pairwise(edges):
         name = ("reheating" if start > 0 else "heating") if falling else "forging"
         phases.append(Phase(name, start, end))
         falling = not falling
-    return CriticalPoints(times, flow.norm2_critical_value.values, tuple(phases))
+    return CriticalPoints(times, heights, tuple(phases))

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,21 +70,24 @@ def explain_stall(
         view = _View(traced(model), params)
         known = model.solution() if reference is None else reference
         here = view.flat(params)
-        low, high = view.extremes(here)
+        first = view.extremes(here)
         end, floor = view.polish(here)
-        end_low, end_high = view.extremes(end)
+        curvatures = view.extremes(end)
         reference_floor = np.nan if known is None else view.polish(view.flat(known))[1]
         loss, norm = view.loss(here), float(np.linalg.norm(view.slope(here)))
+    low, high = float(first[0]), float(first[-1])
     best = np.nanmin([floor, reference_floor])
-    flat = 1e-9 * max(abs(end_high), 1e-300)
-    kappa = end_high / end_low if end_low > flat else np.inf
+    rising = curvatures[curvatures > 1e-9 * max(abs(curvatures[-1]), 1e-300)]
+    # a large problem shows only its two ends: a flat one among them leaves κ unknown
+    known_all = len(curvatures) == view.size or len(rising) == len(curvatures)
+    kappa = rising[-1] / rising[0] if known_all and len(rising) else np.inf
     numbers = {
         "loss": loss,
         "gradient_norm": norm,
         "curvature_min": low,
         "curvature_max": high,
         "kappa": float(kappa),
-        "polished_min": end_low,
+        "polished_min": float(curvatures[0]),
         "floor_here": floor,
         "floor_reference": float(reference_floor),
         "distance_polished": float(np.linalg.norm(end - here)),
@@ -121,45 +125,55 @@ def _verdict(n: dict[str, float], best: float, tolerance: float, step) -> tuple[
     )
 
 
+# Compiled once for each structure of model and parameters, not once for each call.
+@eqx.filter_jit
+def _loss(x, model, like):
+    return model.loss(ravel_pytree(like)[1](x))
+
+
+_slope = eqx.filter_jit(jax.grad(_loss))
+_hessian = eqx.filter_jit(jax.hessian(_loss))
+
+
+@eqx.filter_jit
+def _product(x, v, model, like):
+    return jax.jvp(lambda y: _slope(y, model, like), (x,), (v,))[1]
+
+
 class _View:
     """The loss as a function of a flat vector, with its derivatives as NumPy arrays."""
 
     def __init__(self, model: Model, params: Any):
-        vector, self.unravel = ravel_pytree(jax.tree.map(jnp.asarray, params))
-        self.size = vector.size
-
-        def loss(x):
-            return model.loss(self.unravel(x))
-
-        self._loss, self._slope = jax.jit(loss), jax.jit(jax.grad(loss))
-        self._product = jax.jit(lambda x, v: jax.jvp(jax.grad(loss), (x,), (v,))[1])
-        self._hessian = jax.jit(jax.hessian(loss))
+        self.model, self.like = model, jax.tree.map(jnp.asarray, params)
+        self.size = ravel_pytree(self.like)[0].size
 
     @staticmethod
     def flat(params) -> np.ndarray:
         return np.asarray(ravel_pytree(jax.tree.map(jnp.asarray, params))[0], float)
 
     def loss(self, x) -> float:
-        return float(self._loss(x))
+        return float(_loss(x, self.model, self.like))
 
     def slope(self, x) -> np.ndarray:
-        return np.asarray(self._slope(x))
+        return np.asarray(_slope(x, self.model, self.like))
 
     def product(self, x, v) -> np.ndarray:
-        return np.asarray(self._product(x, v))
+        return np.asarray(_product(x, v, self.model, self.like))
 
-    def extremes(self, x) -> tuple[float, float]:
-        """Least and greatest eigenvalue of the Hessian."""
+    def hessian(self, x) -> np.ndarray:
+        return np.asarray(_hessian(x, self.model, self.like))
+
+    def extremes(self, x) -> np.ndarray:
+        """Eigenvalues of the Hessian, upward: all of them, or the two ends of a large one."""
         if self.size <= DENSE:
-            values = np.linalg.eigvalsh(np.asarray(self._hessian(x)))
-            return float(values[0]), float(values[-1])
+            return np.linalg.eigvalsh(self.hessian(x))
         shape = (self.size, self.size)
         operator = OPERATOR(shape, matvec=lambda v: self.product(x, v.ravel()), dtype=float)
         ends = [
             LANCZOS(operator, k=1, which=end, return_eigenvectors=False, tol=1e-6)[0]
             for end in ("SA", "LA")
         ]
-        return float(ends[0]), float(ends[1])
+        return np.array(ends, float)
 
     def polish(self, x) -> tuple[np.ndarray, float]:
         """Where a trust-region Newton method ends, and its loss."""
@@ -169,7 +183,7 @@ class _View:
                 self.loss,
                 x,
                 jac=self.slope,
-                hess=lambda y: np.asarray(self._hessian(y)),
+                hess=self.hessian,
                 method="trust-exact",
                 options=options,
             )

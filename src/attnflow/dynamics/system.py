@@ -46,6 +46,10 @@ class System(eqx.Module):
         speed = jnp.exp(s + self.reduction.log_rate(state))
         return jax.tree.map(lambda x: speed * x, self.reduction.direction(state))
 
+    def time(self, s, state):
+        del state
+        return jnp.expm1(s)
+
     def observe(self, state):
         return self.reduction.observe(state)
 
@@ -56,13 +60,39 @@ class System(eqx.Module):
         )[1]
 
 
+class ArcSystem(System):
+    """The same path on the clock of its own direction, with t carried along: dt/ds = e^-log_rate.
+
+    No stretch of the path is short on this clock, while on that of time a saturated softmax moves
+    within a relative time of e^-gap, which floating-point times cannot tell apart.
+    """
+
+    def init(self):
+        return self.reduction.init(), jnp.zeros(())
+
+    def clock_field(self, s, state, args):
+        del s, args
+        y, _ = state
+        return self.reduction.direction(y), jnp.exp(-self.reduction.log_rate(y))
+
+    def time(self, s, state):
+        del s
+        return state[1]
+
+    def observe(self, state):
+        return self.reduction.observe(state[0])
+
+    def slope(self, name: str, state):
+        return System(self.reduction).slope(name, state[0])
+
+
 def system_of(model: Model, key, path: str) -> System:
-    start = model.init(key)
-    reduction = None if path == "full" else model.reduced(start)
+    """path: "full", "reduced", "auto", or "arc" for the reduced path on its own clock."""
+    reduction = None if path == "full" else model.reduced(key)
     if reduction is None:
-        if path == "reduced":
+        if path in ("reduced", "arc"):
             raise ValueError(
                 f"{type(model).__name__} with these fields has no reduced path: take path='full'"
             )
-        reduction = FullFlow(model, start)
-    return System(reduction)
+        reduction = FullFlow(model, model.init(key))
+    return ArcSystem(reduction) if path == "arc" else System(reduction)

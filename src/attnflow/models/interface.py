@@ -59,8 +59,8 @@ class Model(eqx.Module):
         """Parameters known to solve the problem (a teacher's), if there are any."""
         return None
 
-    def reduced(self, start: Params) -> Reduction | None:
-        """The exact fast path of the flow from `start`, if there is one; it observes the same
+    def reduced(self, key: jax.Array | None) -> Reduction | None:
+        """The exact fast path of the flow from `init(key)`, if there is one; it observes the same
         names as `observe` and `integrands` together."""
-        del start
+        del key
         return None

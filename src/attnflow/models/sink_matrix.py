@@ -75,8 +75,8 @@ class SinkMatrix(Model):
             "entropy": jnp.mean(jnp.sum(entr(weights), axis=-1)),
         }
 
-    def reduced(self, start) -> "SinkReduction":
-        return SinkReduction(self, start)
+    def reduced(self, key) -> "SinkReduction":
+        return SinkReduction(self, self.init(key))
 
 
 class SinkReduction(Reduction):

@@ -29,8 +29,9 @@ class TwoToken(Model):
     M(0) is the matrix of least norm with L(0) = [[0, c0], [c1, 0]]; with a key, plus `scale` times
     standard normal entries. Positive c0 and c1 are the sharp-wrong start of the theorems; zero and
     negative ones are allowed here. From a gap c the escape takes place within a relative time of
-    e^-c: above about 33 it cannot be resolved in double precision and the flow raises (for p > 0
+    e^-c: above about 33 `gradient_flow` cannot resolve it in double precision and raises (for p > 0
     what counts is the height (c_max + p c_min)/(1 − p) to which the larger gap may climb first).
+    `critical_points` follows the path on its own clock and has no such limit up to gaps of 600.
 
     Observables: `norm2` = |M|_F², `loss`, `xi` (wrong-direction logit gaps), `sigma` (attention on
     the wrong token), `a`, `b`; and, conserved, `row_sums` of L and `frozen_norm2` (the squared norm
@@ -104,8 +105,13 @@ class TwoToken(Model):
             "frozen_norm2": jnp.sum(frozen**2),
         }
 
-    def reduced(self, start) -> "TwoTokenReduction":
-        return TwoTokenReduction(self, self.observe(start))
+    def reduced(self, key) -> "TwoTokenReduction":
+        seen = self.observe(self.init(key))
+        if key is None:  # the numbers as given, not as M(0) rounds them: equal gaps stay equal
+            gaps = jnp.stack([jnp.asarray(self.c0, float), jnp.asarray(self.c1, float)])
+            zero = jnp.zeros_like(gaps[0])
+            seen |= {"xi": gaps, "sigma": sigmoid(gaps), "a": zero, "b": zero}
+        return TwoTokenReduction(self, seen)
 
     def critical_points(self, **options) -> "CriticalPoints":
         """Every critical time of |M|² along the flow, and the phases between them."""
@@ -115,25 +121,30 @@ class TwoToken(Model):
 
 
 class TwoTokenReduction(Reduction):
-    """The flow of `TwoToken` in (a, b): exact for any start, and in each tail of the sigmoid."""
+    """The flow of `TwoToken` in (S, D) = (a + b, b − a): exact for any start, and in each tail of
+    the sigmoid.
+
+    Why not (a, b): equal gaps are an unstable balance. There S' = ∂ℒ/∂ξ1 − ∂ℒ/∂ξ0 is exactly zero,
+    while a and b of their own would drift apart by rounding, and exponentially so.
+    """
 
     model: TwoToken
     start: Observables
 
     def init(self):
-        return jnp.stack([self.start["a"], self.start["b"]])
+        return jnp.zeros_like(self.start["xi"])
 
-    def gaps(self, ab):
-        p = jnp.asarray(self.model.p)
-        a, b = ab - self.init()
-        return self.start["xi"] + 2 * (1 - p) * jnp.stack([a + p * b, -(p * a + b)])
+    def gaps(self, state):
+        q, (total, spread) = 1 - jnp.asarray(self.model.p), state
+        common = q * q * spread
+        return self.start["xi"] - common + q * (2 - q) * total * jnp.array([1.0, -1.0])
 
     def loss(self, xi):
         p = jnp.asarray(self.model.p)
         if self.model.objective == "attention":
             return jnp.sum(softplus(xi))
         if self.model.objective == "mse":
-            return 2 * (1 - p) * jnp.sum(sigmoid(xi) ** 2) / 2
+            return (1 - p) * jnp.sum(sigmoid(xi) ** 2)
         return jnp.sum(softplus((1 - p) * jnp.tanh(xi / 2)))
 
     def scaled_slopes(self, xi):
@@ -154,22 +165,23 @@ class TwoTokenReduction(Reduction):
         tilt = (1 - e) / (1 + e) * jnp.where(xi >= 0, 1 - p, p - 1)
         return k, inner / (1 + jnp.exp(-tilt))
 
-    def log_rate(self, ab):
-        return -self.scaled_slopes(self.gaps(ab))[0]
+    def log_rate(self, state):
+        return -self.scaled_slopes(self.gaps(state))[0]
 
-    def direction(self, ab):
-        return self.scaled_slopes(self.gaps(ab))[1] * jnp.array([-1.0, 1.0])
+    def direction(self, state):
+        first, second = self.scaled_slopes(self.gaps(state))[1]
+        return jnp.stack([second - first, first + second])
 
-    def observe(self, ab) -> Observables:
-        p, xi0 = jnp.asarray(self.model.p), self.start["xi"]
-        xi = self.gaps(ab)
-        a, b = ab - self.init()
-        quadratic = 2 * (1 - p) * (a**2 + 2 * p * a * b + b**2)
+    def observe(self, state) -> Observables:
+        p, c, (total, spread) = jnp.asarray(self.model.p), self.start["xi"], state
+        xi = self.gaps(state)
+        a, b = (total - spread) / 2, (total + spread) / 2
+        quadratic = (1 - p) * ((1 + p) * total**2 + (1 - p) * spread**2)
         return self.start | {
-            "norm2": self.start["norm2"] + 2 * (xi0[0] * a - xi0[1] * b) + quadratic,
+            "norm2": self.start["norm2"] + 2 * (c[0] * a - c[1] * b) + quadratic,
             "loss": self.loss(xi),
             "xi": xi,
             "sigma": sigmoid(xi),
-            "a": ab[0],
-            "b": ab[1],
+            "a": self.start["a"] + a,
+            "b": self.start["b"] + b,
         }

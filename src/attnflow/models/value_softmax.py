@@ -143,7 +143,7 @@ class ValueSoftmax(Model):
     def observe(self, params) -> Observables:
         weights = self.weights(params["scores"])
         observables = {"scores": params["scores"], "weights": weights, "loss": self.loss(params)}
-        if attention.get(self.map).sums_to_one:
+        if attention.get(self.map).gives_distributions:
             observables["entropy"] = jnp.sum(entr(weights))
         if self.objective != "kl":
             observables["projections"] = params["values"].T @ self._direction()
@@ -162,13 +162,13 @@ class ValueSoftmax(Model):
         descent = -jax.grad(self.loss_of_output)(output)
         return {"gamma_integral": direction @ descent / (direction @ direction)}
 
-    def reduced(self, start) -> "AlignedReduction | None":
+    def reduced(self, key) -> "AlignedReduction | None":
         aligned = self.objective == "logistic" or (
             self.objective == "square" and self.values is None
         )
         if not aligned:
             return None
-        beta = self.beta()
+        start, beta = self.init(key), self.beta()
         return AlignedReduction(self, start["values"].T @ beta, start["scores"], beta @ beta)
 
 
@@ -212,6 +212,6 @@ class AlignedReduction(Reduction):
             "projections": state["u"],
             "gamma_integral": state["tau"],
         }
-        if attention.get(self.model.map).sums_to_one:
+        if attention.get(self.model.map).gives_distributions:
             observables["entropy"] = jnp.sum(entr(weights))
         return observables

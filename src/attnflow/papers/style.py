@@ -1,6 +1,5 @@
 """One look for every figure: readable at column width, safe for colour-blind eyes."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -34,12 +33,6 @@ def canvas(
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
-
-
-def letter(axes: Sequence[Axes]) -> None:
-    """(a), (b), … before each title."""
-    for index, ax in enumerate(axes):
-        ax.set_title(f"({chr(97 + index)}) {ax.get_title()}", loc="left")
 
 
 def clock_axis(ax: Axes, last: float, label: str = "time t") -> None:
