@@ -126,12 +126,11 @@ def gradient_flow(
         "atol": atol,
         "steps": int(np.max(result["steps"])),
     }
-    ds = dataset(result["observed"], model.dims, axes, attrs)
-    ds = ds.assign_coords(log_time=("time", grid))
-    if over:
-        for name, values in over.items():
-            if np.ndim(values) == 1:
-                ds = ds.assign_coords({name: ("run", np.asarray(values))})
+    coords: dict[str, Any] = {"log_time": ("time", grid)}
+    for name, values in (over or {}).items():
+        if np.ndim(values) == 1:
+            coords[name] = ("run", np.asarray(values))
+    ds = dataset(result["observed"], model.dims, axes, attrs, coords)
     for variables in located:
         ds = ds.assign(variables)
     return ds

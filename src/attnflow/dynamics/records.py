@@ -79,8 +79,10 @@ def dataset(
     dims: Mapping[str, tuple[str, ...]],
     axes: Mapping[str, np.ndarray],
     attrs: Mapping[str, Any],
+    coords: Mapping[str, Any] | None = None,
 ) -> xr.Dataset:
-    """Observables whose leading axes are `axes` in order, then their own `dims`."""
+    """Observables whose leading axes are `axes` in order, then their own `dims`; `coords` are
+    further coordinates on those axes."""
     lead = tuple(axes)
     variables = {}
     for name, values in observed.items():
@@ -92,4 +94,4 @@ def dataset(
                 f"{len(own)} in dims"
             )
         variables[name] = ((*lead, *own), values)
-    return xr.Dataset(variables, coords=dict(axes), attrs=dict(attrs))
+    return xr.Dataset(variables, coords={**axes, **(coords or {})}, attrs=dict(attrs))

@@ -67,7 +67,7 @@ def explain_stall(
     if step is not None:
         positive("step", step)
     with jax.enable_x64(True):
-        view = _View(traced(model), params)
+        view = FlatLoss(traced(model), params)
         known = model.solution() if reference is None else reference
         here = view.flat(params)
         first = view.extremes(here)
@@ -140,7 +140,7 @@ def _product(x, v, model, like):
     return jax.jvp(lambda y: _slope(y, model, like), (x,), (v,))[1]
 
 
-class _View:
+class FlatLoss:
     """The loss as a function of a flat vector, with its derivatives as NumPy arrays."""
 
     def __init__(self, model: Model, params: Any):
