@@ -74,6 +74,7 @@ def test_a_table_and_a_picture(capsys, tmp_path):
         ("simulate value_softmax --projections 1 2 --loss logstic", "did you mean 'logistic'?"),
         ("simulate value_softmax --projections 1 2 --map sofmax", "did you mean 'softmax'?"),
         ("simulate value_softmax --projections 1 2 --map identity_normalized", "0/0"),
+        ("simulate value_softmax --projections 0.1 0.1 0", "tokens 0 and 1 are tied"),
         ("simulate value_softmax", "give the start as projections"),
         ("simulate two_token --plot flow.txt", "choose one of .pdf, .png, .svg"),
         ("verify u_shpe", "did you mean 'u_shape'?"),

@@ -143,6 +143,12 @@ def test_bad_fields_are_refused(fields, message):
         af.TwoToken(**fields)
 
 
+def test_theorems_ask_for_a_sharp_wrong_start():
+    af.TwoToken(c0=1.0, c1=2.0).require_sharp_wrong()
+    with pytest.raises(ValueError, match="c1 must be positive"):
+        af.TwoToken(c0=1.0, c1=0.0).require_sharp_wrong()
+
+
 def test_a_layer_refuses_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match="start must be 3 × 3"):
         af.SelfAttention(tokens=np.eye(3), start=np.zeros((2, 2)))

@@ -47,6 +47,8 @@ class FlowOptions(Output):
     rtol: Annotated[float, Doc("relative tolerance of the integrator")] = 1e-10
 
     def run(self, model) -> tuple[xr.Dataset, Extras]:
+        if isinstance(model, ValueSoftmax) and self.key is None:
+            model.require_order()
         flow = gradient_flow(model, self.t1, points=self.points, key=self.key, rtol=self.rtol)
         extras = critical(model) if isinstance(model, TwoToken) and self.key is None else {}
         return flow, extras | {"t1": self.t1}

@@ -1,8 +1,8 @@
 """Preconditioned steps as Optax transformations.
 
 Both replace the gradient by a direction that a linear solve makes; chain them with a learning rate,
-`optax.chain(gauss_newton(model), optax.scale(-1.0))`. Cost of one step: O(P²) memory and O(P³) time
-for P parameters, beside one Jacobian of the model's outputs or scores.
+`optax.chain(simplex_natural_gradient(model.scores), optax.scale(-1.0))`. Cost of one step: O(P²)
+memory and O(P³) time for P parameters, beside one Jacobian of the model's outputs or scores.
 """
 
 from collections.abc import Callable

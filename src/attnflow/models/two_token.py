@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import sigmoid, softplus
 from typing_extensions import Doc
 
@@ -63,6 +64,15 @@ class TwoToken(Model):
         at_least("d", self.d, 2, "two independent tokens need two dimensions")
         choice("objective", self.objective, LOSSES)
         positive("scale", self.scale)
+
+    def require_sharp_wrong(self) -> None:
+        """Both gaps positive: the hypothesis of the theorems on contraction."""
+        for name in ("c0", "c1"):
+            if not np.all(np.asarray(getattr(self, name)) > 0):
+                raise ValueError(
+                    f"{name} must be positive: contraction is proved only for starts that attend "
+                    f"wrongly on both tokens (got {getattr(self, name)})"
+                )
 
     def tokens(self):
         p = jnp.asarray(self.p, float)

@@ -109,6 +109,24 @@ class ValueSoftmax(Model):
                 "start elsewhere, e.g. at scores of 1"
             )
 
+    def require_order(self) -> None:
+        """No two tokens start alike: the hypothesis of the theorems on polarization.
+
+        Two tokens with the same projection and the same score stay equal for ever, an unstable
+        balance that rounding breaks at random.
+        """
+        if self.projections is None:
+            return
+        scores = (0.0,) * len(self.projections) if self.scores is None else self.scores
+        seen: dict[tuple[float, float], int] = {}
+        for token, start in enumerate(zip(self.projections, scores, strict=True)):
+            if start in seen:
+                raise ValueError(
+                    f"tokens {seen[start]} and {token} are tied (projection {start[0]:g}, score "
+                    f"{start[1]:g}): the flow would keep them equal for ever; make them differ"
+                )
+            seen[start] = token
+
     def beta(self):
         """The target β*; one-dimensional where only its norm was given."""
         return jnp.asarray([self.target_norm] if self.target is None else self.target)

@@ -81,5 +81,14 @@ def select(target: str = "") -> list[Figure]:
         gallery: Gallery = importlib.import_module(f"attnflow.papers.{each}.figures").GALLERY
         if name:
             choice("figure", name, gallery.figures)
-        chosen += [gallery.figures[name]] if name else list(gallery.figures.values())
+        chosen += (
+            [gallery.figures[name]]
+            if name
+            else sorted(gallery.figures.values(), key=lambda figure: _numbers_first(figure.name))
+        )
     return chosen
+
+
+def _numbers_first(name: str) -> tuple[bool, int, str]:
+    """Figures in the order of their numbers, then the named ones."""
+    return (not name.isdigit(), int(name) if name.isdigit() else 0, name)

@@ -68,6 +68,7 @@ def draw_trajectory(ds: xr.Dataset):
 )
 def trajectory(config: Trajectory) -> xr.Dataset:
     model = TwoToken(p=config.p, c0=config.c, c1=config.c)
+    model.require_sharp_wrong()
     turns = model.critical_points(points=config.points)
     flow = gradient_flow(model, config.t1, points=config.points)
     ds = flow[["norm2", "loss", "xi"]]
