@@ -34,6 +34,11 @@ REQUIRED = {
     "u_shape": """lemma-3.1 lemma-3.2 theorem-3.3 invariants equation-4 theorem-3.4 unique-trough
         heating trough-depth frozen-offset toy-example correct-basin-monotone vocabulary-extension
         tokens-rank tokens-conservation""",
+    "conditioning": """lemma-1 equation-8 equation-10 lemma-2 equation-12 proposition-1
+        table-3-approximation lemma-3 lemma-3-sharper equation-22 lemma-4 theorem-1i-margin
+        theorem-1i-bounded theorem-1ii equation-40 spectral-equivalence lemma-6 lemma-7 theorem-2
+        remark-7 corollary-1 attention-ratio-settings stall-cause overparameterized-linear
+        overparameterized-ratio linear-attention-control""",
     "polarization": """equations-3-4 equations-6-7 theorem-3.2a theorem-3.2b score-gaps lyapunov
         theorem-3.3a theorem-3.3b theorem-3.3c lemma-b.1a lemma-b.1b lemma-3.5a lemma-3.5b
         regression-partial conditioning-sparsifies kl-loss normalization-dynamics lemma-d.1

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -73,14 +73,15 @@ def print_row(console: Console, row: Row) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    plainly: Any = {"style": "dim", "highlight": False, "markup": False, "soft_wrap": True}
     if row.finding.correction:
-        console.print(f"    true is: {row.finding.correction}", style="dim", highlight=False)
+        console.print(f"    true is: {row.finding.correction}", **plainly)
     if row.finding.counterexample:
         facts = dict(row.finding.counterexample)
         command = facts.pop("run", None)
-        console.print(f"    counterexample: {brief(facts)}", style="dim", highlight=False)
+        console.print(f"    counterexample: {brief(facts)}", **plainly)
         if command:
-            console.print(f"    see it: {command}", style="dim", highlight=False, soft_wrap=True)
+            console.print(f"    see it: {command}", **plainly)
 
 
 def brief(facts: object) -> str:

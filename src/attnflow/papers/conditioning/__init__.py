@@ -1,0 +1,1 @@
+"""Ill-conditioning of softmax attention under gradient descent: prompt attention."""

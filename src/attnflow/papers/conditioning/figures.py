@@ -1,0 +1,201 @@
+"""The figures of the conditioning paper that need no transformer."""
+
+import dataclasses
+
+import matplotlib as mpl
+import numpy as np
+import optax
+import xarray as xr
+from matplotlib.figure import Figure
+
+from attnflow.dynamics.descent import descend
+from attnflow.instruments import local_factors, log10_ratio, operator_extremes
+from attnflow.models.prompt import Prompt, StudentTeacher
+from attnflow.papers.gallery import Gallery
+from attnflow.papers.style import COLORS, STYLE, canvas
+
+GALLERY = Gallery("conditioning")
+FLOOR = 1e-16
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Gradient descent on Gaussian students and teachers, n = d: (d, σ_p, step size, steps)."""
+
+    cases: tuple[tuple[int, float, float, int], ...]
+    trained: tuple[str, ...] = ("p", "v")
+    attention: str = "softmax"
+    samples: int = 100
+    seed: int = 0
+
+
+def training_curves(config: Runs) -> xr.Dataset:
+    """Loss and log10 of the attention ratio over steps; the teacher's ratio beside them."""
+    runs = []
+    for d, sigma_p, step, steps in config.cases:
+        model = StudentTeacher(
+            d=d,
+            n=d,
+            samples=config.samples,
+            sigma_p=sigma_p,
+            trained=config.trained,
+            attention=config.attention,
+            seed=config.seed,
+        ).model()
+        run = descend(model, steps, optax.sgd(step))[["loss", "log10_ratio"]]
+        ratio = np.mean(log10_ratio(model.inputs @ model.teacher["p"]))
+        facts = {"d": d, "sigma_p": sigma_p, "samples": config.samples, "teacher_ratio": ratio}
+        size = sum(np.size(model.start[block]) for block in config.trained)
+        last = {"parameters": size, "end_ratio": float(run.log10_ratio[-1])}
+        runs.append(run.assign(facts | last))
+    return xr.concat(runs, "case", join="outer", combine_attrs="drop")
+
+
+@mpl.rc_context(STYLE)
+def draw_curves(data: xr.Dataset) -> Figure:
+    """A panel for each width; the ratios of teacher and final student in the legend."""
+    widths = np.unique(data.d.values)
+    figure, axes = canvas(1, len(widths), width=4.2, height=3.2)
+    for ax, width in zip(axes.flat, widths, strict=True):
+        here = data.isel(case=np.flatnonzero(data.d.values == width))
+        for index in range(here.sizes["case"]):
+            run = here.isel(case=index).dropna("step", subset=["loss"])
+            ratios = f"{float(run.teacher_ratio):.1f} teacher, {float(run.end_ratio):.1f} end"
+            label = f"$\\sigma_p$ = {float(run.sigma_p):g}; $\\log_{{10}} R$: {ratios}"
+            ax.plot(run.step[1:], np.maximum(run.loss[1:], FLOOR), label=label)
+        few = here.parameters.values[0] < here.samples.values[0]
+        title = f"d = n = {width}: {'under' if few else 'over'}parameterized"
+        ax.set(xscale="log", yscale="log", xlabel="step", ylabel="training loss", title=title)
+        ax.legend(fontsize=7)
+    return figure
+
+
+def both(d: int, step: float, steps: int) -> tuple[tuple[int, float, float, int], ...]:
+    """The published pair of teachers: spread attention and sparse attention."""
+    return (d, 0.1, step, steps), (d, 1.0, step, steps)
+
+
+GALLERY.figure(
+    "1",
+    title="Gradient descent under sparse attention",
+    caption="Training loss of p and v on N = 100 samples. With d = 20 the run on the sparse teacher "
+    "(σ_p = 1) stands still far above the teacher's loss; `simulate prompt --explain` finds no way "
+    "down from there, so this is not slow convergence. With more weights than labels both go down.",
+    quick=Runs(cases=(*both(20, 0.1, 5000), *both(60, 0.1, 1500))),
+    paper=Runs(cases=(*both(20, 0.1, 50_000), *both(150, 0.1, 5000), *both(400, 0.1, 2000))),
+    draw=draw_curves,
+)(training_curves)
+
+GALLERY.figure(
+    "2a",
+    title="The control: linear attention",
+    caption="The same tasks with linear attention, teacher and student: without softmax the width "
+    "of the teacher's scores makes no difference to the descent but through its size.",
+    quick=Runs(cases=both(20, 0.02, 5000), attention="linear"),
+    paper=Runs(cases=(*both(20, 0.02, 50_000), *both(150, 0.005, 5000)), attention="linear"),
+    draw=draw_curves,
+)(training_curves)
+
+GALLERY.figure(
+    "6",
+    title="Training W as well",
+    caption="W, p and v trained together: d = 20 is then overparameterized too, with 440 weights "
+    "for 100 labels.",
+    quick=Runs(cases=both(20, 0.05, 5000), trained=("p", "v", "W")),
+    paper=Runs(cases=(*both(20, 0.05, 20_000), *both(150, 0.05, 5000)), trained=("p", "v", "W")),
+    draw=draw_curves,
+)(training_curves)
+
+SPREADS = (0.02, 0.1, 0.2, 0.4, 0.7, 1.0)
+
+GALLERY.figure(
+    "7",
+    title="From uniform to sparse teachers",
+    caption="d = 20, N = 100, six widths σ_p of the teacher's prompt. The more its attention "
+    "concentrates, the higher the loss at which gradient descent stays.",
+    quick=Runs(cases=tuple((20, s, 0.1, 5000) for s in SPREADS)),
+    paper=Runs(cases=tuple((20, s, 0.1, 100_000) for s in SPREADS)),
+    draw=draw_curves,
+)(training_curves)
+
+
+@dataclasses.dataclass(frozen=True)
+class Separated:
+    """Important keys (1, ±…) in a two-dimensional signal space at score Δ, the others outside it
+    at score 0: no leakage, no spread, so only the gap Δ and the number s of important keys act."""
+
+    deltas: tuple[float, ...] = tuple(np.linspace(0, 12, 13).tolist())
+    important: tuple[int, ...] = (1, 2, 3)
+    tokens: int = 8
+    width: int = 6
+    samples: int = 60
+    seed: int = 0
+
+
+def separated(config: Separated, size: int, delta: float) -> Prompt:
+    """The task with `size` important keys a sample, p* = Δ e₁, only p trained."""
+    rng = np.random.default_rng(config.seed)
+    keys = np.zeros((config.samples, config.tokens, config.width))
+    keys[:, :size, 0] = 1.0
+    keys[:, :size, 1] = rng.normal(size=(config.samples, size))
+    keys[:, size:, 2:] = rng.normal(size=(config.samples, config.tokens - size, config.width - 2))
+    teacher = {
+        "p": delta * np.eye(config.width)[0],
+        "v": rng.normal(size=config.width),
+        "W": np.eye(config.width),
+    }
+    weights = np.exp(keys @ teacher["p"])
+    weights /= weights.sum(axis=1, keepdims=True)
+    labels = np.sum(weights * (keys @ teacher["v"]), axis=1)
+    return Prompt(keys, labels, teacher, teacher, trained=("p",))
+
+
+def local_extremes(model: Prompt) -> tuple[float, float]:
+    """Extreme eigenvalues of the Hessian at the teacher."""
+    scores = model.inputs @ model.teacher["p"]
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    samples = len(model.labels)
+    factors = local_factors(
+        model.inputs, weights, model.inputs @ model.teacher["v"], np.full(samples, 1 / samples)
+    )
+    return operator_extremes(factors)
+
+
+@mpl.rc_context(STYLE)
+def draw_kappa(data: xr.Dataset) -> Figure:
+    figure, axes = canvas(1, 1, width=5.0, height=3.4)
+    ax = axes[0, 0]
+    for color, size in zip(COLORS, data.important.values, strict=False):
+        row = data.sel(important=size)
+        ax.plot(row.delta, row.kappa, "o-", color=color, ms=3, label=f"κ, s = {size}")
+        ax.plot(row.delta, row.printed, ":", color=color, label=f"$(a_I/a_U)^2/(n-s)$, s = {size}")
+    ax.set(yscale="log", xlabel="score gap Δ", ylabel="condition number of $H_p$")
+    ax.legend(fontsize=7, ncol=2)
+    return figure
+
+
+@GALLERY.figure(
+    "kappa",
+    title="Conditioning against the score gap",
+    caption="Condition number of the Hessian at the teacher for one, two and three important keys "
+    "of eight, with no leakage; dotted, what the paper's bound grows like. With one important key "
+    "κ stays bounded: both ends of the spectrum fall together. With two or three, whose values "
+    "differ, it grows like e^2Δ.",
+    quick=Separated(),
+    paper=Separated(samples=1000, tokens=20, width=12),
+    draw=draw_kappa,
+)
+def kappa(config: Separated) -> xr.Dataset:
+    shape = (len(config.important), len(config.deltas))
+    kappas, printed = np.zeros(shape), np.zeros(shape)
+    for i, size in enumerate(config.important):
+        for j, delta in enumerate(config.deltas):
+            low, high = local_extremes(separated(config, size, delta))
+            kappas[i, j] = high / low
+            printed[i, j] = np.exp(2 * delta) / (config.tokens - size)
+    dims = ("important", "delta")
+    return xr.Dataset(
+        {"kappa": (dims, kappas), "printed": (dims, printed)},
+        coords={"important": list(config.important), "delta": list(config.deltas)},
+    )
