@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from attnflow.cli.reproduce import render_all
 from attnflow.cli.verify import brief, run_all
 from attnflow.papers import gallery, ledger
-from attnflow.runs.figures import render
 
 HERE = Path(__file__).parent
 VERDICTS = {
@@ -67,8 +67,8 @@ def gallery_page(out: Path) -> str:
     ]
     images = HERE / "images"
     images.mkdir(exist_ok=True)
-    for figure in gallery.select():
-        done = render(figure, "quick", out)
+    figures = gallery.select()
+    for figure, done in zip(figures, render_all(figures, "quick", out), strict=True):
         name = f"{figure.paper}-{figure.name}.png"
         shutil.copyfile(done.picture, images / name)
         lines += ["", f"## {figure.id}: {figure.title}", ""]

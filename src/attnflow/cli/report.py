@@ -8,9 +8,9 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc
 
+from attnflow.cli.reproduce import render_all
 from attnflow.cli.verify import run_all
 from attnflow.papers import gallery, ledger
-from attnflow.runs.figures import render
 from attnflow.runs.files import whole
 from attnflow.web.report import Picture, page
 
@@ -31,11 +31,12 @@ def run(arguments: list[str]) -> int:
     console.rule("ledger")
     rows = run_all(ledger.select(), console)
     console.rule("figures")
-    pictures = []
-    for figure in gallery.select():
-        print(f"{figure.id}: {figure.title} …", flush=True)
-        done = render(figure, "quick", options.out / "figures")
-        pictures.append(Picture(figure.id, figure.title, figure.caption, done))
+    figures = gallery.select()
+    rendered = render_all(figures, "quick", options.out / "figures")
+    pictures = [
+        Picture(figure.id, figure.title, figure.caption, done)
+        for figure, done in zip(figures, rendered, strict=True)
+    ]
     target = options.out / "report.html"
     with whole(target) as draft:
         draft.write_text(page(rows, pictures), encoding="utf-8")

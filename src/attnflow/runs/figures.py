@@ -65,6 +65,7 @@ def render(figure: Drawable, preset: str, out: Path, *, fresh: bool = False) -> 
     for suffix in ("png", "pdf"):
         with whole(folder / f"figure.{suffix}") as draft:
             drawing.savefig(draft, dpi=150)
+        drawing.set_layout_engine("none")  # laid out once, for both formats
     with whole(folder / "config.json") as draft:
         draft.write_text(config + "\n")
     return Rendered(figure.id, preset, data_path, folder / "figure.png", config, seconds)

@@ -83,8 +83,8 @@ GALLERY.figure(
     "1",
     title="Gradient descent under sparse attention",
     caption="Training loss of p and v on N = 100 samples. With d = 20 the run on the sparse "
-    "teacher (σ_p = 1) stands still far above the teacher's loss; `simulate prompt --explain` finds "
-    "no way down from there, so this is not slow convergence. With d = 110 both go down.",
+    "teacher (σ_p = 1) stands still far above the teacher's loss; `simulate prompt --explain` "
+    "finds no way down from there, so this is not slow convergence. With d = 110 both go down.",
     quick=Runs(cases=(*both(20, 0.1, 5000), *both(110, 0.1, 800))),
     paper=Runs(cases=(*both(20, 0.1, 50_000), *both(150, 0.1, 5000), *both(400, 0.1, 2000))),
     draw=draw_curves,
