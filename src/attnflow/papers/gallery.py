@@ -2,8 +2,6 @@
 
 import dataclasses
 import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +9,7 @@ import xarray as xr
 from matplotlib.figure import Figure as Canvas
 
 from attnflow._checks import choice
+from attnflow.papers import papers_with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,24 +59,13 @@ class Gallery:
         return add
 
 
-def papers() -> list[str]:
-    """Every subpackage of `attnflow.papers` with figures, in order of name."""
-    import attnflow.papers as here
-
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules(here.__path__)
-        if module.ispkg and importlib.util.find_spec(f"attnflow.papers.{module.name}.figures")
-    )
-
-
 def select(target: str = "") -> list[Figure]:
     """All figures, those of `PAPER`, or the one `PAPER/FIGURE`."""
     paper, _, name = target.partition("/")
     if paper:
-        choice("paper", paper, papers())
+        choice("paper", paper, papers_with("figures"))
     chosen = []
-    for each in [paper] if paper else papers():
+    for each in [paper] if paper else papers_with("figures"):
         gallery: Gallery = importlib.import_module(f"attnflow.papers.{each}.figures").GALLERY
         if name:
             choice("figure", name, gallery.figures)

@@ -7,9 +7,7 @@ a check that cannot fail is a defect.
 
 import dataclasses
 import importlib
-import importlib.util
 import multiprocessing
-import pkgutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
@@ -17,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from attnflow._checks import choice
+from attnflow.papers import papers_with
 
 Kind = Literal["identity", "inequality", "limit", "existence", "sign"]
 Verdict = Literal["holds", "holds_corrected", "refuted", "not_checkable"]
@@ -164,24 +163,13 @@ class Ledger:
         return add
 
 
-def papers() -> list[str]:
-    """Every subpackage of `attnflow.papers` that keeps a ledger, in order of name."""
-    import attnflow.papers as here
-
-    return sorted(
-        module.name
-        for module in pkgutil.iter_modules(here.__path__)
-        if module.ispkg and importlib.util.find_spec(f"attnflow.papers.{module.name}.claims")
-    )
-
-
 def select(target: str = "") -> list[Claim]:
     """All claims, those of `PAPER`, or the one `PAPER/CLAIM`."""
     paper, _, name = target.partition("/")
     if paper:
-        choice("paper", paper, papers())
+        choice("paper", paper, papers_with("claims"))
     chosen = []
-    for each in [paper] if paper else papers():
+    for each in [paper] if paper else papers_with("claims"):
         ledger: Ledger = importlib.import_module(f"attnflow.papers.{each}.claims").LEDGER
         if name:
             choice("claim", name, ledger.claims)
