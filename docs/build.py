@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from attnflow.cli.reproduce import render_all
-from attnflow.cli.verify import brief, run_all
+from attnflow.cli.verify import run_all
 from attnflow.papers import gallery, ledger
+from attnflow.runs.text import brief
 
 HERE = Path(__file__).parent
 VERDICTS = {

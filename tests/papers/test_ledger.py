@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from attnflow.cli.verify import plain
 from attnflow.papers import ledger
 from attnflow.papers.ledger import Finding, Ledger, corrected, identity, inequality, select
+from attnflow.runs.text import plain
 
 CLAIMS = {claim.id: claim for claim in select()}
 

@@ -8,7 +8,16 @@ from attnflow.web.report import Picture, page
 
 
 def row(name, verdict, **finding):
-    claim = Claim("paper", name, "Lemma 1", f"a < b & {name}", "sign", verdict, lambda: None, {})  # type: ignore
+    claim = Claim(
+        "paper",
+        name,
+        "Lemma 1",
+        f"a < b & {name}",
+        "sign",
+        verdict,
+        lambda: Finding(verdict, 0.5, 7),
+        {},
+    )
     return Row(claim, Finding(verdict, 0.5, 7, **finding), 0.1)
 
 

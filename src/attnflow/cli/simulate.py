@@ -6,7 +6,6 @@ descent stalls, in discrete steps.
 
 import dataclasses
 import json
-import math
 import sys
 import typing
 from pathlib import Path
@@ -29,6 +28,7 @@ from attnflow.models.tied import TiedValueSoftmax
 from attnflow.models.two_token import TwoToken
 from attnflow.models.value_softmax import ValueSoftmax
 from attnflow.runs.files import whole
+from attnflow.runs.text import plain
 
 Extras = dict[str, Any]
 
@@ -110,7 +110,7 @@ def run(arguments: list[str]) -> int:
         with whole(options.plot) as draft:
             picture(trajectory, name).savefig(draft)
     if options.json:
-        print(json.dumps(finite(final(trajectory) | extras | {"model": name}), allow_nan=False))
+        print(json.dumps(plain(final(trajectory) | extras | {"model": name}), allow_nan=False))
     else:
         show(trajectory, extras, name)
         if options.plot is not None:
@@ -149,15 +149,6 @@ def parse(name: str, arguments: list[str]) -> tuple[Any, Any]:
 
 def final(trajectory: xr.Dataset) -> Extras:
     return {str(name): trajectory[name].values[-1].tolist() for name in trajectory.data_vars}
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def critical(model: TwoToken) -> Extras:

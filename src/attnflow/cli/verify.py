@@ -2,11 +2,9 @@
 
 import dataclasses
 import json
-import math
 import os
 import sys
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -14,6 +12,7 @@ from rich.console import Console
 from typing_extensions import Doc
 
 from attnflow.papers.ledger import Claim, Row, select, verify
+from attnflow.runs.text import brief, plain
 
 MARKS = {
     "holds": ("✓", "green"),
@@ -84,29 +83,7 @@ def print_row(console: Console, row: Row) -> None:
             console.print(f"    see it: {command}", **plainly)
 
 
-def brief(facts: object) -> str:
-    """Numbers to six digits, for reading; `--json` keeps them all."""
-    if isinstance(facts, float):
-        return f"{facts:.6g}"
-    if isinstance(facts, dict):
-        return ", ".join(f"{key} = {brief(value)}" for key, value in facts.items())
-    if isinstance(facts, Sequence) and not isinstance(facts, str):
-        return "[" + ", ".join(brief(value) for value in facts) + "]"
-    return str(facts)
-
-
 def summarize(console: Console, rows: list[Row], seconds: float) -> None:
     counts = {verdict: sum(row.finding.verdict == verdict for row in rows) for verdict in MARKS}
     told = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items())
     console.print(f"{len(rows)} claims: {told}; {seconds:.1f} s", highlight=False)
-
-
-def plain(value):
-    """JSON has no infinities: they become strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from attnflow._checks import at_least
-from attnflow.dynamics.records import batched, dataset, describe, prng_key, traced
+from attnflow.dynamics.records import dataset, describe, prepare
 from attnflow.models.interface import Model
 
 PROGRESS_AFTER = 2.0  # seconds of work before a bar appears
@@ -56,15 +56,8 @@ def descend(
     at_least("steps", steps, 1)
     grid = step_grid(steps, record)
     with jax.enable_x64(True):
-        keys = prng_key(key)
-        lead = runs is not None or over is not None
-        if lead:
-            lifted, count = batched(model, over, runs)
-            if runs is not None and over is None and keys is None:
-                raise ValueError("runs: give a key (a seed), or every run would be the same")
-            keys = None if keys is None else jax.random.split(keys, count)
-        else:
-            lifted, count = traced(model), 1
+        batch = prepare(model, over, runs, key)
+        lifted, keys, _, lead = batch
         begin, advance = _programs(optimizer, lead)
         state, observed = begin(lifted, keys)
         kept, done = [], 0
@@ -81,8 +74,7 @@ def descend(
                 tick(done)
         params = jax.tree.map(np.asarray, state[0])
     stacked = {name: np.stack([row[name] for row in kept], axis=int(lead)) for name in kept[0]}
-    axes = {"run": np.arange(count)} if lead else {}
-    result = dataset(stacked, model.dims, axes | {"step": grid}, {"model": describe(model)})
+    result = dataset(stacked, model.dims, batch.axes | {"step": grid}, {"model": describe(model)})
     return (result, params) if return_params else result
 
 

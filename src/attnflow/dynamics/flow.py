@@ -18,7 +18,7 @@ import xarray as xr
 
 from attnflow._checks import at_least, choice, positive
 from attnflow.dynamics import events as ev
-from attnflow.dynamics.records import batched, dataset, describe, prng_key, traced
+from attnflow.dynamics.records import dataset, describe, prepare
 from attnflow.dynamics.system import system_of
 from attnflow.models.interface import Model
 
@@ -84,16 +84,9 @@ def gradient_flow(
     positive("atol", atol)
     grid = clock_grid(t1, times, log_t1, points)
     with jax.enable_x64(True):
-        keys = prng_key(key)
-        if runs is None and over is None:
-            axes, lead, count = {}, False, 1
-            lifted = traced(model)
-        else:
-            lifted, count = batched(model, over, runs)
-            if runs is not None and over is None and keys is None:
-                raise ValueError("runs: give a key (a seed), or every run would be the same")
-            keys = None if keys is None else jax.random.split(keys, count)
-            axes, lead = {"run": np.arange(count)}, True
+        batch = prepare(model, over, runs, key)
+        lifted, keys, count, lead = batch
+        axes = batch.axes
         tolerances = (np.float64(rtol), np.float64(atol))
 
         def attempt(kind: str, limit: int):

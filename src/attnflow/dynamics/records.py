@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -62,6 +62,30 @@ def prng_key(key: Any) -> jax.Array | None:
         return key
     at_least("key", key, 0, "give a seed, or a JAX key")
     return jax.random.key(key)
+
+
+class Batch(NamedTuple):
+    """A model ready to be compiled: its floats and keys lead with a run axis if `lead`."""
+
+    model: Model
+    keys: jax.Array | None
+    count: int
+    lead: bool
+
+    @property
+    def axes(self) -> dict[str, np.ndarray]:
+        return {"run": np.arange(self.count)} if self.lead else {}
+
+
+def prepare(model: Model, over: Mapping[str, Any] | None, runs: int | None, key: Any) -> Batch:
+    """One run, `runs` random ones from `key`, or one for each value of `over`."""
+    keys = prng_key(key)
+    if runs is None and over is None:
+        return Batch(traced(model), keys, 1, False)
+    lifted, count = batched(model, over, runs)
+    if over is None and keys is None:
+        raise ValueError("runs: give a key (a seed), or every run would be the same")
+    return Batch(lifted, None if keys is None else jax.random.split(keys, count), count, True)
 
 
 def describe(model: Model) -> str:

@@ -14,6 +14,7 @@ import jinja2
 
 import attnflow
 from attnflow.runs.figures import Rendered
+from attnflow.runs.text import brief
 
 LIBRARIES = ("jax", "diffrax", "equinox", "optax", "xarray", "numpy")
 
@@ -37,17 +38,6 @@ class Picture:
         return f"attnflow reproduce {self.id} --preset {self.rendered.preset}"
 
 
-def number(value: Any) -> str:
-    """Six digits for reading."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(number, value)) + "]"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} = {number(item)}" for key, item in value.items())
-    return str(value)
-
-
 def anchor(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
@@ -61,7 +51,7 @@ def page(rows: Sequence[Any], pictures: Sequence[Picture]) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": number, "anchor": anchor}
+    environment.filters |= {"number": brief, "anchor": anchor}
     papers: dict[str, list] = {}
     for row in rows:
         papers.setdefault(row.claim.paper, []).append(row)

@@ -36,7 +36,7 @@ PROMINENCE = 1e-6
 class DipSurvival:
     """`starts` random starts for each number of tokens and each kind of tokens."""
 
-    tokens: tuple[int, ...] = (3, 8)
+    tokens: tuple[int, ...] = (3, 4, 8)
     starts: int = 24
     low: float = 1.0
     high: float = 6.0
