@@ -1,6 +1,6 @@
 """Ratios against the naive implementations, measured in one run; writes benchmarks/RESULTS.md.
 
-    python benchmarks/run.py            all rows (about three minutes)
+    python benchmarks/run.py            all rows (about five minutes)
     python benchmarks/run.py flow help  some of them
 
 The opponents are the oracles of the test suite: what a paper's notebook would write in NumPy and
@@ -15,7 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more only slow down small matrices
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -23,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
-from tests.oracles import two_token, value_softmax  # noqa: E402
+from tests.oracles import jacobian, two_token, value_softmax  # noqa: E402
 
 Row = tuple[str, str, str, str]
 
@@ -105,6 +108,59 @@ def batch() -> list[Row]:
     return rows
 
 
+def kappa() -> list[Row]:
+    count, sample, n = 10**6, 2000, 64
+    scores = 3 * np.random.default_rng(0).normal(size=(count, n))
+    matrices = jacobian.jacobians(scores[:sample])
+    naive, ours = [], []
+    for _ in range(5):  # in turns, so that both see the same machine
+        naive.append(timed(lambda: np.linalg.eigvalsh(matrices)) * count / sample)
+        ours.append(timed(lambda: af.instruments.softmax_conditioning(scores)))
+    return [
+        (
+            f"condition numbers of 10⁶ softmax Jacobians, n = {n}",
+            f"numpy.linalg.eigvalsh, one thread: {min(naive):.0f} s (from {sample} of them)",
+            f"{min(ours):.2f} s",
+            f"{min(naive) / min(ours):,.0f}×",
+        )
+    ]
+
+
+@jax.jit
+def _four_products(X, count):
+    """The products of a descent on p and v with the N × n × d inputs, and nothing else."""
+
+    def step(_, pv):
+        back = (jnp.einsum("kn,knd->d", X @ x, X) for x in pv)
+        return tuple(x / jnp.linalg.norm(x) for x in back)
+
+    start = jnp.ones(X.shape[-1], X.dtype)
+    return jax.lax.fori_loop(0, count, step, (start, 2 * start))
+
+
+def prompt() -> list[Row]:
+    return [_prompt(d, steps) for d, steps in ((20, 20_000), (150, 400), (400, 60))]
+
+
+def _prompt(d: int, steps: int) -> Row:
+    model = af.StudentTeacher(d=d, n=d, samples=100).model()
+    with jax.enable_x64(True):
+        inputs = jnp.asarray(model.inputs)
+        floors, ours = [], []
+        for _ in range(6):
+            floors.append(timed(lambda: jax.block_until_ready(_four_products(inputs, steps))))
+            ours.append(
+                timed(lambda: af.descend(model, steps, OPTIMIZER, record=2, progress=False))
+            )
+    floor, later = (1e6 * min(times[1:]) / steps for times in (floors, ours))
+    return (
+        f"a step of descent on prompt attention, d = n = {d}, N = 100",
+        f"its four products with the inputs, compiled: {floor:,.0f} µs",
+        f"{later:,.0f} µs",
+        f"{later / floor:.1f} of it",
+    )
+
+
 def ledger() -> list[Row]:
     command = [sys.executable, "-m", "attnflow", "verify"]
     seconds = timed(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
@@ -120,7 +176,14 @@ def help() -> list[Row]:
     return [("attnflow --help", "budget 0.5 s", f"{seconds:.2f} s", "")]
 
 
-SECTIONS = {"flow": flow, "batch": batch, "ledger": ledger, "help": help}
+SECTIONS = {
+    "flow": flow,
+    "batch": batch,
+    "kappa": kappa,
+    "prompt": prompt,
+    "ledger": ledger,
+    "help": help,
+}
 
 
 def main(names: list[str]) -> None:

@@ -5,9 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.optimize import minimize
 
 import attnflow as af
+from attnflow.dynamics.records import traced
+from attnflow.dynamics.stall import FlatLoss
 from attnflow.models.interface import Model
+from attnflow.papers.conditioning._training import flow_on
 
 
 class Landscape(Model):
@@ -54,6 +58,13 @@ def test_a_saddle_is_told_by_its_falling_curvature():
     assert found.curvature_min == pytest.approx(-1, rel=1e-6)
 
 
+def test_a_start_exactly_on_a_saddle_is_told_too():
+    found = explain("saddle", [0.0, 0.0])
+    assert found.cause == "saddle"
+    assert found.floor_here == pytest.approx(0, abs=1e-15)
+    assert found.distance_polished == pytest.approx(1, rel=1e-6)
+
+
 def test_the_upper_well_is_a_local_minimum_and_the_lower_one_is_not():
     low, high = [0.0, -1.0357], [0.0, 0.9604]
     found = explain("two wells", high, reference=jnp.asarray(low))
@@ -83,6 +94,32 @@ def test_the_papers_stall_is_a_strict_minimum_that_is_not_global():
     assert found.floor_reference < 1e-20 < 0.1 < found.floor_here
 
 
+@pytest.mark.parametrize("seed", [2, 3, 6])
+def test_the_polish_stays_in_the_basin_that_newtons_method_leaves(seed):
+    """In all three problems a trust-region Newton method ends in another basin than the flow."""
+    model = af.StudentTeacher(d=6, n=6, samples=30, seed=seed).model()
+    start = {block: model.start[block] for block in model.trained}
+    found = af.explain_stall(model, start)
+    flow = flow_on(model, start, 1e12)
+    assert found.cause == "local minimum"
+    assert found.floor_here == pytest.approx(flow, rel=1e-3)
+    with jax.enable_x64(True):
+        view = FlatLoss(traced(model), start)
+        x = view.flat(start)
+        newton = minimize(view.loss, x, jac=view.slope, hess=view.hessian, method="trust-exact")
+    assert newton.fun < flow - 0.02
+
+
+def test_a_minimum_at_infinity_is_told_from_a_strict_one():
+    model = af.StudentTeacher(d=6, n=6, samples=30, seed=3).model()
+    flat = af.explain_stall(model, {block: model.start[block] for block in model.trained})
+    assert flat.distance_polished > 100
+    assert "ever flatter" in flat.words
+    well = explain("two wells", [0.0, 0.9], reference=jnp.asarray([0.0, -1.0357]))
+    assert "strict minimum" in well.words
+    assert well.distance_polished == pytest.approx(0.0604, abs=1e-3)
+
+
 def prompt_near_teacher():
     return af.StudentTeacher(
         d=5, n=6, samples=40, sigma_p=2.0, near=0.02, trained=("p",), seed=3
@@ -109,7 +146,7 @@ def test_the_natural_metric_is_the_sum_of_softmax_jacobians():
     metric = np.mean(
         [
             X.T @ (np.diag(a) - np.outer(a, a)) @ X
-            for X, a in zip(model.inputs, weights, strict=True)
+            for X, a in zip(np.asarray(model.inputs), weights, strict=True)
         ],
         axis=0,
     )

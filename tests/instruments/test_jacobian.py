@@ -18,6 +18,9 @@ ROWS = {
     "uniform": [0.0, 0.0, 0.0],
     "one large": [1.0, 0.0, 0.0],
     "weights of 1e-282": [0.0, -300.0, -300.0, -650.0],
+    "all but one tied": [0.0, 0.0, 0.0, -3.0],
+    "one far below": [0.0, -0.5, -1.0, -80.0],
+    "one far above": [80.0, -0.5, -1.0, 0.0],
     "two keys": [0.0, 1.0],
     "two keys far apart": [0.0, -600.0],
 }
@@ -30,6 +33,14 @@ def test_extreme_eigenvalues_are_exact(name):
     low, high = tangent_extremes(row)
     assert float(found.log_min) == pytest.approx(low, abs=1e-11)
     assert float(found.log_max) == pytest.approx(high, abs=1e-11)
+
+
+def test_sixty_four_keys_are_exact_too(rng):
+    for spread in (0.1, 10.0):
+        row = spread * rng.normal(size=64)
+        found = softmax_conditioning(row)
+        low, high = tangent_extremes(row, digits=60)
+        assert float(found.log_kappa) == pytest.approx(high - low, abs=1e-11)
 
 
 @given(arrays(float, st.tuples(st.integers(1, 4), st.integers(2, 9)), elements=st.floats(-8, 8)))
@@ -77,6 +88,8 @@ def test_other_array_libraries(namespace, rng):
     [
         ([0.5, 0.6], "sum to one"),
         ([1.5, -0.5], "must be positive"),
+        ([1.0, 0.0], "must be positive"),
+        ([float("nan"), 0.5], "must be positive"),
         ([1.0], "at least two weights"),
     ],
 )

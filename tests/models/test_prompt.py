@@ -1,3 +1,6 @@
+import dataclasses
+import functools
+
 import jax
 import numpy as np
 import optax
@@ -5,6 +8,7 @@ import pytest
 from scipy.special import softmax
 
 import attnflow as af
+from attnflow.models.prompt import SeededInputs
 
 TASK = af.StudentTeacher(d=4, n=5, samples=7, sigma_p=0.5)
 
@@ -60,6 +64,90 @@ def test_logistic_labels_are_signs():
     )
 
 
+CHUNKED = af.StudentTeacher(d=4, n=5, samples=11, sigma_p=0.5, trained=("p", "v", "W"), chunk=4)
+
+
+@functools.cache
+def chunked_and_whole():
+    model = CHUNKED.model()  # 4 does not divide the 11 samples
+    return model, dataclasses.replace(model, inputs=model.inputs.array())
+
+
+def test_chunks_drawn_from_the_seed_are_the_same_data():
+    def everything(model):
+        @jax.jit
+        def seen(params):
+            found = model.loss, model.outputs, model.scores, model.observe, jax.grad(model.loss)
+            return [f(params) for f in found]
+
+        return evaluate(model, seen)
+
+    model, whole = chunked_and_whole()
+    assert np.shape(whole.inputs) == (11, 5, 4)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-14),
+        everything(model),
+        everything(whole),
+    )
+
+
+def test_chunks_are_standard_normal_and_differ_from_key_to_key():
+    drawn = [
+        SeededInputs(np.array(key, np.uint32), 50, 10, 10, 20).array()
+        for key in ((0, 0), (0, 0), (0, 1))
+    ]
+    assert (drawn[0] == drawn[1]).all()
+    assert len(np.unique(drawn)) == 2 * drawn[0].size
+    assert abs(drawn[0].mean()) < 0.05
+    assert drawn[0].std() == pytest.approx(1, abs=0.05)
+
+
+def test_chunked_data_go_through_descent():
+    model, whole = chunked_and_whole()
+    runs = [af.descend(m, 100, optax.sgd(0.1), record=2).loss for m in (model, whole)]
+    np.testing.assert_allclose(*runs, rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_chunked_data_go_through_explanations_and_batches():
+    model, whole = chunked_and_whole()
+    found, expected = (af.explain_stall(m, m.start, step=0.1) for m in (model, whole))
+    assert found.cause == expected.cause
+    assert found.curvature_max == pytest.approx(expected.curvature_max)
+    many = [af.descend(m, 10, optax.sgd(0.1), runs=3, key=0).loss for m in (model, whole)]
+    np.testing.assert_allclose(*many, rtol=1e-10)
+    assert many[0].shape[0] == 3
+
+
+def test_memory_does_not_grow_with_the_number_of_samples():
+    def needed(samples):
+        inputs = SeededInputs(np.zeros(2, np.uint32), samples, tokens=16, width=8, chunk=32)
+        model = af.Prompt(inputs, np.zeros(samples), blocks(8), blocks(8))
+        with jax.enable_x64(True):
+            compiled = jax.jit(jax.grad(model.loss)).lower(model.init()).compile()
+        analysis = compiled.memory_analysis()
+        assert analysis is not None
+        return analysis.temp_size_in_bytes
+
+    small, large = needed(64), needed(64 * 64)
+    numbers_a_sample = (large - small) / (63 * 64) / 8
+    assert numbers_a_sample < 8  # outputs and their gradients, not the 128 entries of the inputs
+
+
+def test_large_tasks_are_chunked_by_themselves(monkeypatch):
+    monkeypatch.setattr("attnflow.models.prompt.IN_MEMORY", 100)
+    monkeypatch.setattr("attnflow.models.prompt.CHUNK", 60)
+    inputs = TASK.draw_inputs(np.random.default_rng(0))
+    assert isinstance(inputs, SeededInputs)
+    assert (inputs.shape, inputs.chunk) == ((7, 5, 4), 3)
+
+
+def test_chunks_are_refused_in_single_precision():
+    model, _ = chunked_and_whole()
+    with pytest.raises(ValueError, match="seeded inputs are float64"):
+        model.loss(model.init())
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -67,6 +155,7 @@ def test_logistic_labels_are_signs():
         ({"samples": 0}, "nothing to learn"),
         ({"sigma_p": -1.0}, "sigma_p must be positive"),
         ({"near": 0.0}, "near must be positive"),
+        ({"chunk": 0}, "chunk must be a whole number of at least 1"),
     ],
 )
 def test_bad_tasks_are_refused(fields, message):
@@ -86,3 +175,37 @@ def test_bad_tasks_are_refused(fields, message):
 def test_bad_models_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         af.StudentTeacher(d=3, n=3, samples=2, **fields).model()
+
+
+def blocks(width, without=()):
+    every = {"p": np.ones(width), "v": np.ones(width), "W": np.eye(width)}
+    return {block: x for block, x in every.items() if block not in without}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"inputs": np.ones((0, 4, 3)), "labels": np.ones(0)}, "N ≥ 1 samples"),
+        ({"inputs": np.ones((2, 1, 3))}, "n ≥ 2 tokens"),
+        ({"inputs": np.ones((4, 3))}, "N × n × d"),
+        ({"inputs": np.full((2, 4, 3), np.nan)}, "inputs must be finite"),
+        ({"labels": None}, "labels: one for each of the 2 samples"),
+        ({"labels": np.ones(3)}, "labels: one for each of the 2 samples"),
+        ({"teacher": None}, "teacher: p, v, W missing"),
+        ({"teacher": blocks(3, without=("v",))}, "teacher: v missing"),
+        ({"start": blocks(3, without=("p",))}, "start: p missing"),
+        ({"start": blocks(4)}, "the inputs' width 3"),
+        ({"start": blocks(3) | {"W": np.ones(3)}}, "the inputs' width 3"),
+    ],
+)
+def test_incomplete_problems_are_refused(fields, message):
+    whole = {
+        "inputs": np.ones((2, 4, 3)),
+        "labels": np.ones(2),
+        "teacher": blocks(3),
+        "start": blocks(3),
+    }
+    af.Prompt(**whole)
+    with pytest.raises(ValueError, match=message) as refusal:
+        af.Prompt(**(whole | fields))
+    assert "\n" not in str(refusal.value)

@@ -19,10 +19,14 @@ def tangent_extremes(scores, digits=700):
         return float(mpmath.log(values[1])), float(mpmath.log(values[-1]))
 
 
-def batched_eigvalsh(scores):
-    """(λ_min, λ_max) for a batch of rows, the way a notebook would."""
+def jacobians(scores):
+    """diag(a) − aaᵀ for a batch of rows."""
     a = np.exp(scores - scores.max(axis=-1, keepdims=True))
     a /= a.sum(axis=-1, keepdims=True)
-    matrices = a[..., :, None] * np.eye(a.shape[-1]) - a[..., :, None] * a[..., None, :]
-    values = np.linalg.eigvalsh(matrices)
+    return a[..., :, None] * np.eye(a.shape[-1]) - a[..., :, None] * a[..., None, :]
+
+
+def batched_eigvalsh(scores):
+    """(λ_min, λ_max) for a batch of rows, the way a notebook would."""
+    values = np.linalg.eigvalsh(jacobians(scores))
     return values[..., 1], values[..., -1]

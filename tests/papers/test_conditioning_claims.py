@@ -201,10 +201,10 @@ def test_the_stall_and_its_floor_without_the_library():
     model = narrow(1.0, shown["seed"])
     assert plain_descent(model, 3000) == pytest.approx(shown["loss_of_GD"], rel=1e-6)
     assert shown["loss_of_gradient_flow_at_1e8"] == pytest.approx(
-        shown["loss_where_Newton_ends"], rel=1e-6
+        shown["loss_where_explain_stall_ends"], rel=1e-6
     )
     assert shown["least_curvature_there"] > 0
-    assert shown["loss_where_Newton_ends"] > 1
+    assert shown["loss_where_explain_stall_ends"] > 1
 
 
 def test_flow_on_reaches_the_solution_from_its_basin():

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from attnflow._checks import positive
@@ -17,6 +16,7 @@ from attnflow.models.interface import Model
 
 Cause = Literal["converged", "saddle", "local minimum", "step size", "ill-conditioned"]
 DENSE = 1500  # parameters up to which the whole Hessian is formed
+KRYLOV = 60  # Hessian products a step beyond that
 OPERATOR: Any = LinearOperator  # SciPy's types leave out the arguments used here
 LANCZOS: Any = eigsh
 
@@ -25,11 +25,11 @@ LANCZOS: Any = eigsh
 class Stall:
     """A verdict, and the numbers behind it.
 
-    curvature_min, curvature_max: extreme Hessian eigenvalues at the point; polished_min: the least
-    one where a second-order method ends from there. floor_here, floor_reference: the losses that it
-    reaches from the point and from the known solution (NaN if none is known). kappa:
-    curvature_max over the least positive curvature at the polished point. stable_step: 2 over
-    curvature_max.
+    curvature_min, curvature_max: extreme Hessian eigenvalues at the point. floor_here,
+    floor_reference: the losses to which gradient flow leads from the point and from the known
+    solution (NaN if none is known). polished_min: the least curvature where the flow from the
+    point ends, at `distance_polished` from it; kappa: the greatest curvature there over the least
+    positive one. stable_step: 2 over curvature_max.
     """
 
     cause: Cause
@@ -60,8 +60,13 @@ def explain_stall(
     step: the step size of the stalled gradient descent, if that is suspected. tolerance: losses
     within it of the best floor count as solved.
 
-    Cost: a dense Hessian and a trust-region Newton run up to 1,500 parameters; beyond, Hessian
-    products only (Lanczos, truncated Newton).
+    The floors are those of the basins in which the points lie: gradient flow is followed to
+    where it settles, in implicit steps too short to leave the basin. Where the loss falls only as
+    parameters grow without bound, the flow is followed for a time of 1e12 over the greatest
+    curvature, and `distance_polished` tells how far that went.
+
+    Cost: up to 1,500 parameters one dense Hessian and its eigenvectors for each of some 10 to 500
+    steps; beyond, Hessian products only (Lanczos, Krylov).
     """
     positive("tolerance", tolerance)
     if step is not None:
@@ -71,9 +76,10 @@ def explain_stall(
         known = model.solution() if reference is None else reference
         here = view.flat(params)
         first = view.extremes(here)
-        end, floor = view.polish(here)
+        enough = 1e-6 * tolerance
+        end, floor = view.polish(here, enough)
         curvatures = view.extremes(end)
-        reference_floor = np.nan if known is None else view.polish(view.flat(known))[1]
+        reference_floor = np.nan if known is None else view.polish(view.flat(known), enough)[1]
         loss, norm = view.loss(here), float(np.linalg.norm(view.slope(here)))
     low, high = float(first[0]), float(first[-1])
     best = np.nanmin([floor, reference_floor])
@@ -109,11 +115,14 @@ def _verdict(n: dict[str, float], best: float, tolerance: float, step) -> tuple[
             "leads down: noise or a second-order step escapes"
         )
     if n["floor_here"] > best + tolerance:
+        flat = n["polished_min"] <= 1e-9 * n["curvature_max"]
+        place = (
+            "levels off, ever flatter, at loss" if flat else "settles in a strict minimum of loss"
+        )
         return "local minimum", (
-            f"a second-order method ends at {n['floor_here']:.6g} from here and at "
-            f"{n['floor_reference']:.3g} from the known solution, with least curvature "
-            f"{n['polished_min']:.3g} there: no step size and no preconditioner helps, a new start "
-            "does"
+            f"gradient flow from here {place} {n['floor_here']:.6g}, at distance "
+            f"{n['distance_polished']:.3g}; the known solution has {n['floor_reference']:.3g} but "
+            "lies in another basin: descent from here does not lead there, a new start may"
         )
     if step is not None and step >= n["stable_step"]:
         return "step size", f"the step {step:g} is above the stable {n['stable_step']:.3g}"
@@ -163,37 +172,95 @@ class FlatLoss:
     def hessian(self, x) -> np.ndarray:
         return np.asarray(_hessian(x, self.model, self.like))
 
+    def operator(self, x) -> Any:
+        shape = (self.size, self.size)
+        return OPERATOR(shape, matvec=lambda v: self.product(x, v.ravel()), dtype=float)
+
     def extremes(self, x) -> np.ndarray:
         """Eigenvalues of the Hessian, upward: all of them, or the two ends of a large one."""
         if self.size <= DENSE:
             return np.linalg.eigvalsh(self.hessian(x))
-        shape = (self.size, self.size)
-        operator = OPERATOR(shape, matvec=lambda v: self.product(x, v.ravel()), dtype=float)
         ends = [
-            LANCZOS(operator, k=1, which=end, return_eigenvectors=False, tol=1e-6)[0]
+            LANCZOS(self.operator(x), k=1, which=end, return_eigenvectors=False, tol=1e-6)[0]
             for end in ("SA", "LA")
         ]
         return np.array(ends, float)
 
-    def polish(self, x) -> tuple[np.ndarray, float]:
-        """Where a trust-region Newton method ends, and its loss."""
-        options: dict[str, Any] = {"gtol": 1e-14, "maxiter": 2000}
+    def modes(self, x, slope) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues and eigenvectors of the Hessian; of a large one, on the Krylov space of the
+        slope, in which the flow begins."""
         if self.size <= DENSE:
-            found = minimize(
-                self.loss,
-                x,
-                jac=self.slope,
-                hess=self.hessian,
-                method="trust-exact",
-                options=options,
-            )
+            return np.linalg.eigh(self.hessian(x))
+        length = np.linalg.norm(slope)
+        basis = [slope / length] if length > 0 else [np.full(self.size, self.size**-0.5)]
+        images = []
+        for _ in range(KRYLOV):
+            images.append(self.product(x, basis[-1]))
+            rest = images[-1]
+            for _ in range(2):  # once is not enough for orthogonality
+                rest = rest - np.stack(basis, axis=1) @ (np.stack(basis) @ rest)
+            if np.linalg.norm(rest) <= 1e-12 * np.linalg.norm(images[-1]):
+                break
+            basis.append(rest / np.linalg.norm(rest))
+        space = np.stack(basis[: len(images)], axis=1)
+        small = space.T @ np.stack(images, axis=1)
+        values, vectors = np.linalg.eigh((small + small.T) / 2)
+        return values, space @ vectors
+
+    def polish(self, x, enough: float) -> tuple[np.ndarray, float]:
+        """Where gradient flow from x leads, and the loss there.
+
+        A step is the exact flow of the local quadratic model for a time h, so it tends to Newton's
+        step as h grows. It counts only if it moves the parameters by at most a tenth of their
+        size and the loss by what the model says to within a quarter; otherwise h shrinks. So the
+        path stays in the basin of x, which Newton's method may leave. A start exactly on a saddle
+        is first moved off it, by 1e-8 of its size.
+
+        Ends when the model promises less than `enough` (or than 1e-12 of the loss) for all the
+        time left, of 1e12 over the greatest curvature in total; this is how long a flow to
+        infinity is followed.
+        """
+        size = float(np.linalg.norm(x)) or 1.0
+        x = self.off_saddle(x, 1e-8 * size)
+        loss, slope = self.loss(x), self.slope(x)
+        values, vectors = self.modes(x, slope)
+        h = 1 / max(np.abs(values).max(), 1e-300)
+        left, failures = 1e12 * h, 0
+        while left > 0 and failures < 40:
+            along = vectors.T @ slope
+            if _gain(values, along, _flow_step(values, along, left)) <= max(enough, 1e-12 * loss):
+                break
+            step = _flow_step(values, along, min(h, left))
+            gain = _gain(values, along, step)
+            short = np.linalg.norm(step) <= 0.1 * max(size, float(np.linalg.norm(x)))
+            there = x + vectors @ step if short else x
+            loss_there = self.loss(there)
+            if short and abs(loss - loss_there - gain) <= 0.25 * gain + 1e-14 * loss:
+                x, loss, slope = there, loss_there, self.slope(there)
+                values, vectors = self.modes(x, slope)
+                left, h, failures = left - h, 3 * h, 0
+            else:
+                h, failures = h / 4, failures + 1
+        return x, loss
+
+    def off_saddle(self, x, distance: float) -> np.ndarray:
+        """x, moved along the most negative curvature if the slope does not lead that way."""
+        if self.size <= DENSE:
+            values, vectors = np.linalg.eigh(self.hessian(x))
         else:
-            found = minimize(
-                self.loss,
-                x,
-                jac=self.slope,
-                hessp=self.product,
-                method="trust-ncg",
-                options=options,
-            )
-        return found.x, float(found.fun)
+            values, vectors = LANCZOS(self.operator(x), k=1, which="SA", tol=1e-6)
+        low, direction = values[0], vectors[:, 0]
+        if low >= 0 or abs(direction @ self.slope(x)) > abs(low) * distance:
+            return x
+        return x + distance * direction
+
+
+def _flow_step(values, slope, time: float) -> np.ndarray:
+    """Displacement x(t) − x(0) of ẋ = −(slope + values x), entry by entry."""
+    growth = np.expm1(np.minimum(-values * time, 50.0))  # beyond, the step is refused anyway
+    flat = np.abs(values) * time < 1e-12
+    return slope * np.where(flat, -time, growth / np.where(flat, 1.0, values))
+
+
+def _gain(values, slope, step) -> float:
+    return float(-(slope @ step + 0.5 * values @ step**2))

@@ -4,7 +4,8 @@ A student (p, v, W) learns N labels that a teacher of the same form gave.
 """
 
 import dataclasses
-from typing import Annotated, ClassVar
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,46 @@ OBJECTIVES = ("square", "logistic")
 ATTENTIONS = ("softmax", "linear")
 BLOCKS = ("p", "v", "W")
 LOG10_E = 1 / np.log(10)
+IN_MEMORY = 2**26  # entries of the inputs up to which a task holds them (half a gigabyte)
+CHUNK = 2**21  # entries drawn at once beyond
+
+
+class SeededInputs(NamedTuple):
+    """Standard normal inputs that are drawn again, `chunk` samples at a time, whenever needed.
+
+    Chunk i is the normal draw of `fold_in(key, i)`, so the data is a function of the key and of the
+    size of a chunk. The last chunk may hold more samples than are left: those are dropped.
+    """
+
+    key: np.ndarray
+    samples: int
+    tokens: int
+    width: int
+    chunk: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.samples, self.tokens, self.width
+
+    def map(self, f: Callable[[jax.Array], Any]) -> Any:
+        """f(X), an array or a tree of them with a row for each sample, in the memory of one chunk;
+        so is its gradient, for which the chunks are drawn once more."""
+        if not jax.config.read("jax_enable_x64"):
+            raise ValueError("seeded inputs are float64: use them within jax.enable_x64(True)")
+        key = jax.random.wrap_key_data(jnp.asarray(self.key), impl="threefry2x32")
+
+        def one(i):
+            shape = (self.chunk, self.tokens, self.width)
+            return f(jax.random.normal(jax.random.fold_in(key, i), shape))
+
+        chunks = -(-self.samples // self.chunk)
+        rows = jax.lax.map(jax.checkpoint(one, prevent_cse=False), jnp.arange(chunks))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self.samples], rows)
+
+    def array(self) -> np.ndarray:
+        """All of them, N × n × d."""
+        with jax.enable_x64(True):
+            return np.asarray(self.map(lambda x: x))
 
 
 class Prompt(Model):
@@ -36,7 +77,7 @@ class Prompt(Model):
     `teacher_distance` (of the trained blocks together).
     """
 
-    inputs: np.ndarray
+    inputs: Any  # an N × n × d array, or SeededInputs
     labels: np.ndarray
     teacher: dict[str, np.ndarray]
     start: dict[str, np.ndarray]
@@ -46,6 +87,7 @@ class Prompt(Model):
     scale: float = 0.1
 
     dims: ClassVar = {}
+    shared: ClassVar = ("inputs", "labels")
 
     def __check_init__(self):
         choice("loss", self.objective, OBJECTIVES)
@@ -55,19 +97,29 @@ class Prompt(Model):
         if not self.trained:
             raise ValueError("trained: name at least one of p, v, W")
         positive("scale", self.scale)
-        if np.ndim(self.inputs) < 3:
-            raise ValueError(f"inputs must be N × n × d (got {np.ndim(self.inputs)} axes)")
-        samples, tokens, width = np.shape(self.inputs)[-3:]
+        if isinstance(self.inputs, SeededInputs):
+            shape = self.inputs.shape
+            at_least("chunk", self.inputs.chunk, 1)
+        else:
+            shape = np.shape(self.inputs)
+            finite("inputs", self.inputs)
+        if len(shape) < 3:
+            raise ValueError(f"inputs must be N × n × d (got {len(shape)} axes)")
+        samples, tokens, width = shape[-3:]
         if samples < 1 or tokens < 2:
             raise ValueError(f"needs N ≥ 1 samples of n ≥ 2 tokens (got {samples} and {tokens})")
-        finite("inputs", self.inputs)
-        finite("labels", self.labels)
-        if np.shape(self.labels)[-1] != samples:
+        if self.labels is None or np.shape(self.labels)[-1:] != (samples,):
             raise ValueError(f"labels: one for each of the {samples} samples")
-        for owner in (self.teacher, self.start):
-            shapes = {block: np.shape(owner[block])[-1] for block in BLOCKS}
-            if set(shapes.values()) != {width}:
-                raise ValueError(f"p, v and W must have the inputs' width {width} (got {shapes})")
+        finite("labels", self.labels)
+        for name, owner in {"teacher": self.teacher, "start": self.start}.items():
+            missing = [block for block in BLOCKS if block not in (owner or {})]
+            if missing:
+                raise ValueError(f"{name}: {', '.join(missing)} missing; give all of p, v and W")
+            p, v, W = (np.shape(owner[block]) for block in BLOCKS)
+            if not (p[-1:] == v[-1:] == (width,) and W[-2:] == (width, width)):
+                raise ValueError(
+                    f"{name}: p, v and W must have the inputs' width {width} (got {p}, {v}, {W})"
+                )
 
     def init(self, key=None):
         params = {block: jnp.asarray(self.start[block]) for block in self.trained}
@@ -86,18 +138,32 @@ class Prompt(Model):
         """p, v and W: the trained ones, and the teacher's for the others."""
         return {block: jnp.asarray(self.teacher[block]) for block in BLOCKS} | params
 
+    def of_samples(self, f: Callable[..., Any], params) -> Any:
+        """f(scores, values) of all samples, from their scores X W p and values X v (… × n)."""
+        full = self.complete(params)
+        query, value = full["W"] @ full["p"], full["v"]
+
+        def of_inputs(inputs):
+            return f(inputs @ query, inputs @ value)
+
+        # X times two vectors, not times a d × 2 matrix: XLA packs that one, 3 × slower at d = 20
+        if isinstance(self.inputs, SeededInputs):
+            return self.inputs.map(of_inputs)
+        return of_inputs(jnp.asarray(self.inputs))
+
     def scores(self, params):
         """X W p, N × n."""
-        full = self.complete(params)
-        return jnp.asarray(self.inputs) @ (full["W"] @ full["p"])
+        return self.of_samples(lambda scores, values: scores, params)
 
-    def outputs(self, params):
-        full = self.complete(params)
-        scores = self.scores(params)
+    def attend(self, scores, values):
+        """Σ a u over the tokens."""
         weights = (
             softmax(scores, axis=-1) if self.attention == "softmax" else scores / scores.shape[-1]
         )
-        return jnp.sum(weights * (jnp.asarray(self.inputs) @ full["v"]), axis=-1)
+        return jnp.sum(weights * values, axis=-1)
+
+    def outputs(self, params):
+        return self.of_samples(self.attend, params)
 
     def loss_of_outputs(self, outputs):
         labels = jnp.asarray(self.labels)
@@ -109,9 +175,15 @@ class Prompt(Model):
         return self.loss_of_outputs(self.outputs(params))
 
     def observe(self, params) -> Observables:
-        loss, gradient = jax.value_and_grad(self.loss)(params)
-        scores = self.scores(params)
-        spread = jnp.max(scores, axis=-1) - jnp.min(scores, axis=-1)
+        def seen(scores, values):
+            spread = jnp.max(scores, axis=-1) - jnp.min(scores, axis=-1)
+            return self.attend(scores, values), spread
+
+        def loss_and_spread(params):
+            outputs, spread = self.of_samples(seen, params)
+            return self.loss_of_outputs(outputs), spread
+
+        (loss, spread), gradient = jax.value_and_grad(loss_and_spread, has_aux=True)(params)
         ratio = jnp.mean(spread) * LOG10_E if self.attention == "softmax" else jnp.zeros(())
         away = sum(
             jnp.sum((value - jnp.asarray(self.teacher[block])) ** 2)
@@ -147,6 +219,13 @@ class StudentTeacher:
         Doc("start at the teacher plus this × standard normal; by default at N(0, 1/d)"),
     ] = None
     seed: Annotated[int, Doc("seed of data, teacher and start")] = 0
+    chunk: Annotated[
+        int | None,
+        Doc(
+            "samples drawn at once, so that the data is never in memory; by default that is done "
+            "beyond 2^26 entries only"
+        ),
+    ] = None
 
     def __post_init__(self):
         at_least("d", self.d, 1)
@@ -157,10 +236,20 @@ class StudentTeacher:
         positive("sigma_v", self.sigma_v)
         if self.near is not None:
             positive("near", self.near)
+        if self.chunk is not None:
+            at_least("chunk", self.chunk, 1)
+
+    def draw_inputs(self, rng: np.random.Generator) -> np.ndarray | SeededInputs:
+        entries, chunk = self.samples * self.n * self.d, self.chunk
+        if chunk is None and entries <= IN_MEMORY:
+            return rng.normal(size=(self.samples, self.n, self.d))
+        key = rng.integers(2**32, size=2, dtype=np.uint32)
+        chunk = chunk or max(1, CHUNK // (self.n * self.d))
+        return SeededInputs(key, self.samples, self.n, self.d, min(chunk, self.samples))
 
     def model(self) -> Prompt:
         rng = np.random.default_rng(self.seed)
-        inputs = rng.normal(size=(self.samples, self.n, self.d))
+        inputs = self.draw_inputs(rng)
         teacher = {
             "p": self.sigma_p * rng.normal(size=self.d),
             "v": self.sigma_v * rng.normal(size=self.d),

@@ -134,7 +134,7 @@ def stall_cause(kind: str = "sparse") -> Finding:
         "seed": SEEDS[first],
         "loss_of_GD": stall.loss,
         "loss_of_gradient_flow_at_1e8": flow_floors(kind)[first],
-        "loss_where_Newton_ends": stall.floor_here,
+        "loss_where_explain_stall_ends": stall.floor_here,
         "least_curvature_there": stall.polished_min,
         "runs": len(left),
         "stalled": len(stuck),

@@ -53,6 +53,10 @@ class Problem:
     value: np.ndarray
     teacher: np.ndarray
 
+    def __post_init__(self):
+        if np.linalg.matrix_rank(self.mixing) < len(self.mixing):
+            raise ValueError("W is singular: keys X W then do not tell the inputs X apart")
+
     @property
     def samples(self) -> int:
         return len(self.inputs)

@@ -12,6 +12,7 @@ from attnflow.papers.conditioning import _sparse
 from attnflow.papers.conditioning import _convergence
 from attnflow.papers.conditioning import _experiments
 from attnflow.papers.conditioning import _controls
+from attnflow.papers.conditioning import _remedy
 from attnflow.papers.conditioning._ledger import LEDGER
 
 SECTIONS = (
@@ -25,6 +26,7 @@ SECTIONS = (
     _convergence,
     _experiments,
     _controls,
+    _remedy,
 )
 
 __all__ = ["LEDGER", "SECTIONS"]

@@ -9,8 +9,14 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from attnflow.dynamics.descent import descend
-from attnflow.instruments import local_factors, log10_ratio, operator_extremes
-from attnflow.models.prompt import Prompt, StudentTeacher
+from attnflow.instruments import log10_ratio, operator_extremes
+from attnflow.models.prompt import StudentTeacher
+from attnflow.papers.conditioning._preconditioning import (
+    Preconditioning,
+    draw_preconditioning,
+    preconditioning,
+)
+from attnflow.papers.conditioning._separated import Separated, factors_at_teacher, separated
 from attnflow.papers.gallery import Gallery
 from attnflow.papers.style import COLORS, STYLE, canvas
 
@@ -84,7 +90,8 @@ GALLERY.figure(
     title="Gradient descent under sparse attention",
     caption="Training loss of p and v on N = 100 samples. With d = 20 the run on the sparse "
     "teacher (σ_p = 1) stands still far above the teacher's loss; `simulate prompt --explain` "
-    "finds no way down from there, so this is not slow convergence. With d = 110 both go down.",
+    "finds no way down from there, so this is not slow convergence. With more parameters than "
+    "samples both go down.",
     quick=Runs(cases=(*both(20, 0.1, 5000), *both(110, 0.1, 800))),
     paper=Runs(cases=(*both(20, 0.1, 50_000), *both(150, 0.1, 5000), *both(400, 0.1, 2000))),
     draw=draw_curves,
@@ -94,7 +101,8 @@ GALLERY.figure(
     "2a",
     title="The control: linear attention",
     caption="The same tasks with linear attention, teacher and student: without softmax the width "
-    "of the teacher's scores makes no difference to the descent but through its size.",
+    "of the teacher's scores acts through their size alone: small ones give a small gradient and "
+    "a slow start, and nothing stalls.",
     quick=Runs(cases=both(20, 0.02, 5000), attention="linear"),
     paper=Runs(cases=(*both(20, 0.02, 50_000), *both(150, 0.005, 5000)), attention="linear"),
     draw=draw_curves,
@@ -104,7 +112,7 @@ GALLERY.figure(
     "6",
     title="Training W as well",
     caption="W, p and v trained together: d = 20 is then overparameterized too, with 440 weights "
-    "for 100 labels.",
+    "for 100 labels, and still the sparse teacher is not reached.",
     quick=Runs(cases=both(20, 0.05, 5000), trained=("p", "v", "W")),
     paper=Runs(cases=(*both(20, 0.05, 20_000), *both(150, 0.05, 5000)), trained=("p", "v", "W")),
     draw=draw_curves,
@@ -116,54 +124,12 @@ GALLERY.figure(
     "7",
     title="From uniform to sparse teachers",
     caption="d = 20, N = 100, six widths σ_p of the teacher's prompt. The more its attention "
-    "concentrates, the higher the loss at which gradient descent stays.",
+    "concentrates, the higher the loss at which gradient descent stays; the least sparse teachers "
+    "are learned.",
     quick=Runs(cases=tuple((20, s, 0.1, 5000) for s in SPREADS)),
     paper=Runs(cases=tuple((20, s, 0.1, 100_000) for s in SPREADS)),
     draw=draw_curves,
 )(training_curves)
-
-
-@dataclasses.dataclass(frozen=True)
-class Separated:
-    """Important keys (1, ±…) in a two-dimensional signal space at score Δ, the others outside it
-    at score 0: no leakage, no spread, so only the gap Δ and the number s of important keys act."""
-
-    deltas: tuple[float, ...] = tuple(np.linspace(0, 12, 13).tolist())
-    important: tuple[int, ...] = (1, 2, 3)
-    tokens: int = 8
-    width: int = 6
-    samples: int = 60
-    seed: int = 0
-
-
-def separated(config: Separated, size: int, delta: float) -> Prompt:
-    """The task with `size` important keys a sample, p* = Δ e₁, only p trained."""
-    rng = np.random.default_rng(config.seed)
-    keys = np.zeros((config.samples, config.tokens, config.width))
-    keys[:, :size, 0] = 1.0
-    keys[:, :size, 1] = rng.normal(size=(config.samples, size))
-    keys[:, size:, 2:] = rng.normal(size=(config.samples, config.tokens - size, config.width - 2))
-    teacher = {
-        "p": delta * np.eye(config.width)[0],
-        "v": rng.normal(size=config.width),
-        "W": np.eye(config.width),
-    }
-    weights = np.exp(keys @ teacher["p"])
-    weights /= weights.sum(axis=1, keepdims=True)
-    labels = np.sum(weights * (keys @ teacher["v"]), axis=1)
-    return Prompt(keys, labels, teacher, teacher, trained=("p",))
-
-
-def local_extremes(model: Prompt) -> tuple[float, float]:
-    """Extreme eigenvalues of the Hessian at the teacher."""
-    scores = model.inputs @ model.teacher["p"]
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    samples = len(model.labels)
-    factors = local_factors(
-        model.inputs, weights, model.inputs @ model.teacher["v"], np.full(samples, 1 / samples)
-    )
-    return operator_extremes(factors)
 
 
 @mpl.rc_context(STYLE)
@@ -183,8 +149,8 @@ def draw_kappa(data: xr.Dataset) -> Figure:
     "kappa",
     title="Conditioning against the score gap",
     caption="Condition number of the Hessian at the teacher for one, two and three important keys "
-    "of eight, with no leakage; dotted, what the paper's bound grows like. With one important key "
-    "κ stays bounded: both ends of the spectrum fall together. With two or three, whose values "
+    "among many, with no leakage; dotted, what the paper's bound grows like. With one important "
+    "key κ stays bounded: both ends of the spectrum fall together. With two or three, whose values "
     "differ, it grows like e^2Δ.",
     quick=Separated(),
     paper=Separated(samples=1000, tokens=20, width=12),
@@ -195,7 +161,7 @@ def kappa(config: Separated) -> xr.Dataset:
     kappas, printed = np.zeros(shape), np.zeros(shape)
     for i, size in enumerate(config.important):
         for j, delta in enumerate(config.deltas):
-            low, high = local_extremes(separated(config, size, delta))
+            low, high = operator_extremes(factors_at_teacher(separated(config, size, delta)))
             kappas[i, j] = high / low
             printed[i, j] = np.exp(2 * delta) / (config.tokens - size)
     dims = ("important", "delta")
@@ -203,3 +169,26 @@ def kappa(config: Separated) -> xr.Dataset:
         {"kappa": (dims, kappas), "printed": (dims, printed)},
         coords={"important": list(config.important), "delta": list(config.deltas)},
     )
+
+
+GALLERY.figure(
+    "preconditioning",
+    title="Preconditioning undoes the score gap",
+    caption="Steps until the squared distance to the teacher is 1e-10 of what it was, from "
+    "0.01 off it in a random direction; two important keys of eight (paper preset: twelve). Descent "
+    "and natural gradient take the step 1/λ_max of their own (preconditioned) Hessian; "
+    "Adam the best of its learning rates 1e-2, 1e-3 and 1e-4; Gauss–Newton the step 1. "
+    "An open triangle: not within the steps run; larger gaps were not tried. Dotted: "
+    "the count by the linearized iteration, right to a percent where the runs end, a "
+    "prediction beyond. Gradient descent needs 6 to 11 κ steps and κ grows in the end "
+    "like e^2Δ; the natural gradient of the attention rows undoes one softmax Jacobian "
+    "of the two, so its condition number grows like e^Δ; Gauss–Newton undoes both and "
+    "is flat. Adam rescales coordinates, so it helps when the slow directions are "
+    "coordinate axes, as in this task, and much less after a random rotation, which "
+    "changes nothing for the others.",
+    quick=Preconditioning(),
+    paper=Preconditioning(
+        task=Separated(samples=100, tokens=12, width=8, important=(2,)), cap=200_000
+    ),
+    draw=draw_preconditioning,
+)(preconditioning)
