@@ -10,10 +10,16 @@ if TYPE_CHECKING:
     from attnflow.dynamics.descent import DescentError, descend
     from attnflow.dynamics.events import Critical, CriticalPoints, Crosses
     from attnflow.dynamics.flow import FlowError, gradient_flow
-    from attnflow.dynamics.preconditioning import gauss_newton, simplex_natural_gradient
+    from attnflow.dynamics.preconditioning import (
+        gauss_newton,
+        levenberg_marquardt,
+        simplex_natural_gradient,
+    )
     from attnflow.dynamics.stall import Stall, explain_stall
+    from attnflow.models import single_location
     from attnflow.models.prompt import Prompt, StudentTeacher
     from attnflow.models.self_attention import SelfAttention
+    from attnflow.models.single_location import SingleLocation
     from attnflow.models.sink_matrix import SinkMatrix
     from attnflow.models.tied import TiedValueSoftmax
     from attnflow.models.two_token import TwoToken
@@ -30,7 +36,9 @@ _EXPORTS = {
     "Stall": "attnflow.dynamics.stall",
     "explain_stall": "attnflow.dynamics.stall",
     "gauss_newton": "attnflow.dynamics.preconditioning",
+    "levenberg_marquardt": "attnflow.dynamics.preconditioning",
     "simplex_natural_gradient": "attnflow.dynamics.preconditioning",
+    "SingleLocation": "attnflow.models.single_location",
     "SinkMatrix": "attnflow.models.sink_matrix",
     "TiedValueSoftmax": "attnflow.models.tied",
     "ValueSoftmax": "attnflow.models.value_softmax",
@@ -38,8 +46,9 @@ _EXPORTS = {
     "SelfAttention": "attnflow.models.self_attention",
     "TwoToken": "attnflow.models.two_token",
     "gradient_flow": "attnflow.dynamics.flow",
-    "attention": "attnflow",
-    "instruments": "attnflow",
+    "attention": "attnflow.attention",
+    "instruments": "attnflow.instruments",
+    "single_location": "attnflow.models.single_location",
 }
 
 __all__ = [
@@ -50,6 +59,7 @@ __all__ = [
     "FlowError",
     "Prompt",
     "SelfAttention",
+    "SingleLocation",
     "SinkMatrix",
     "Stall",
     "StudentTeacher",
@@ -62,7 +72,9 @@ __all__ = [
     "gauss_newton",
     "gradient_flow",
     "instruments",
+    "levenberg_marquardt",
     "simplex_natural_gradient",
+    "single_location",
 ]
 
 
@@ -70,9 +82,8 @@ def __getattr__(name: str):
     """Load the heavy modules when they are first used: the command line must answer at once."""
     if name not in _EXPORTS:
         raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
-    if _EXPORTS[name] == "attnflow":
-        return importlib.import_module(f"attnflow.{name}")
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    module = importlib.import_module(_EXPORTS[name])
+    return module if _EXPORTS[name].endswith(f".{name}") else getattr(module, name)
 
 
 def __dir__():

@@ -51,6 +51,47 @@ def test_normalized_rows_sum_to_one(name, rng):
     np.testing.assert_allclose(attention.get(name)(row).sum(axis=-1), 1.0)
 
 
+@pytest.mark.parametrize("bias", [None, np.array([0.3, -1.0])])
+def test_a_sink_takes_its_share(bias, rng):
+    rows = rng.normal(size=(2, 5))
+    sinks = 1.0 if bias is None else np.exp(bias)[:, None]
+    expected = np.exp(rows) / (sinks + np.exp(rows).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(attention.get("softmax_1")(rows, bias=bias), expected)
+
+
+def test_joint_heads_compete(rng):
+    rows, bias = rng.normal(size=(4, 3, 5)), rng.normal(size=3)
+    grown = np.exp(rows + bias[:, None])
+    expected = grown / grown.sum(axis=(1, 2), keepdims=True) * 3
+    law = attention.get("bayes_softmax")
+    np.testing.assert_allclose(law(rows, bias=bias), expected)
+    swapped = law(np.moveaxis(rows, 0, -1), bias=bias[:, None], axis=1, heads=0)
+    np.testing.assert_allclose(np.moveaxis(swapped, -1, 0), expected)
+
+
+@pytest.mark.parametrize("sink", [900.0, -900.0])
+def test_extreme_sinks_neither_overflow_nor_lose_the_row(sink):
+    weights = attention.get("softmax_1")(np.array([[800.0, 0.0]]), bias=np.array([sink]))
+    np.testing.assert_allclose(weights, [[1.0 if sink < 0 else np.exp(-100), 0.0]], atol=1e-300)
+
+
+def test_shifts_carry_no_gradient_but_the_gradient_is_right(rng):
+    import jax
+
+    rows, direction = rng.normal(size=(2, 5)), rng.normal(size=(2, 5))
+    for name in ("softmax", "softmax_1", "bayes_softmax"):
+        law = attention.get(name)
+        with jax.enable_x64(True):
+            slope = jax.jvp(law, (jax.numpy.asarray(rows),), (jax.numpy.asarray(direction),))[1]
+            step = (law(rows + 1e-6 * direction) - law(rows - 1e-6 * direction)) / 2e-6
+            np.testing.assert_allclose(slope, step, atol=1e-8)
+
+
+def test_a_bias_that_nobody_reads_is_refused(rng):
+    with pytest.raises(ValueError, match="softmax has no bias"):
+        attention.get("softmax")(rng.normal(size=(2, 5)), bias=np.zeros(2))
+
+
 def test_definitions(rng):
     x = rng.normal(size=7)
     np.testing.assert_allclose(similarities.sigmoid(x), 1 / (1 + np.exp(-x)))

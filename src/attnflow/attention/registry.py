@@ -8,7 +8,7 @@ array([0.25, 0.25, 0.25, 0.25])
 import dataclasses
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, is_jax_array, is_torch_array
 
 from attnflow._checks import choice
 from attnflow.attention import normalizations as norm
@@ -19,11 +19,16 @@ Array = Any
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """`scores -> weights` along the last axis.
+    """`scores -> weights` along the axis of the keys, the last one unless `axis` says otherwise.
 
     `mask` is True where a key is visible; hidden keys get weight exactly 0 and take no part in
     the normalization. A row with no visible key gives zeros under `none` and `clamped_sum`, NaN
     under `row_sum`. Cost: O(size of scores).
+
+    `bias`, one number b a row (the scores' shape without the axis of the keys), is the logarithm
+    of the sink's weight under `sink_sum`, and is added to all scores of its head under
+    `joint_sum`; the other normalizations have no use for one. Under `joint_sum` the heads lie
+    along `heads`.
 
     `needs_nonzero_sum`: the weights are 0/0 where the similarities of a row add up to zero.
     """
@@ -46,16 +51,63 @@ class Attention:
         vanishing = (sim.identity, sim.absolute, sim.square, sim.relu)
         return self.sums_to_one and self.similarity in vanishing
 
-    def __call__(self, scores: Array, mask: Array | None = None) -> Array:
+    @property
+    def has_sink(self) -> bool:
+        return self.normalization is norm.sink_sum
+
+    @property
+    def joins_heads(self) -> bool:
+        return self.normalization is norm.joint_sum
+
+    @property
+    def takes_bias(self) -> bool:
+        return self.has_sink or self.joins_heads
+
+    def __call__(
+        self,
+        scores: Array,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        axis: int = -1,
+        heads: int = -2,
+    ) -> Array:
         xp = array_namespace(scores)
-        if self.similarity is sim.exp and self.sums_to_one:  # shift-invariant, so shift
-            if mask is not None:
-                scores = xp.where(mask, scores, xp.full_like(scores, -float("inf")))
-            scores = scores - xp.max(scores, axis=-1, keepdims=True)
+        sink = None  # its logarithm, until the end
+        if bias is not None:
+            if not self.takes_bias:
+                raise ValueError(f"{self.name} has no bias: only sinks and joint heads take one")
+            bias = xp.expand_dims(bias, axis=axis)
+        if self.joins_heads and bias is not None:
+            scores = scores + bias
+        if self.has_sink:
+            sink = xp.zeros_like(xp.max(scores, axis=axis, keepdims=True))
+            sink = sink if bias is None else sink + bias
+        if mask is not None:
+            scores = xp.where(mask, scores, xp.full_like(scores, -float("inf")))
+        if self.similarity is sim.exp and self.normalization is not norm.none:
+            shift = xp.max(scores, axis=self._normalized_over(scores, axis, heads), keepdims=True)
+            if sink is not None:
+                shift = xp.where(shift > sink, shift, sink)
+                sink = sink - _constant(shift)
+            scores = scores - _constant(shift)  # changes nothing but the size of the numbers
+        elif mask is not None:
+            scores = xp.where(mask, scores, xp.zeros_like(scores))
         weights = self.similarity(scores)
         if mask is not None:
             weights = xp.where(mask, weights, xp.zeros_like(weights))
-        return self.normalization(weights)
+        return self.normalization(weights, axis, heads, None if sink is None else xp.exp(sink))
+
+    def _normalized_over(self, scores: Array, axis: int, heads: int) -> int | tuple[int, int]:
+        return (heads, axis) if self.joins_heads and scores.ndim > 1 else axis
+
+
+def _constant(x: Array) -> Array:
+    """`x` without its derivative: a shift changes nothing, so nothing flows back through it."""
+    if is_jax_array(x):
+        import jax
+
+        return jax.lax.stop_gradient(x)
+    return x.detach() if is_torch_array(x) else x
 
 
 _REGISTRY: dict[str, Attention] = {}
@@ -92,5 +144,7 @@ for _name, _similarity, _normalization in [
     ("abs_normalized", sim.absolute, norm.row_sum),
     ("square_normalized", sim.square, norm.row_sum),
     ("softplus_normalized", sim.softplus, norm.row_sum),
+    ("softmax_1", sim.exp, norm.sink_sum),
+    ("bayes_softmax", sim.exp, norm.joint_sum),
 ]:
     register(Attention(_name, _similarity, _normalization))

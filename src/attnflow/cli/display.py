@@ -43,8 +43,9 @@ def components(trajectory: xr.Dataset) -> dict[str, np.ndarray]:
 
 def show(trajectory: xr.Dataset, extras: dict[str, Any], title: str) -> None:
     name, ticks = clock(trajectory)
+    even = np.allclose(np.diff(ticks), ticks[-1] / (len(ticks) - 1))
     table = Table(
-        title=f"{title}, {name} 0 … {ticks[-1]:g} (curves over log(1 + {name}))",
+        title=f"{title}, {name} 0 … {ticks[-1]:g} (curves over {name if even else f'log(1 + {name})'})",
         title_justify="left",
     )
     for column in ("", "start", "", "end"):
@@ -60,11 +61,37 @@ def show(trajectory: xr.Dataset, extras: dict[str, Any], title: str) -> None:
             console.print(f"  {phase['name']:<10} t = {phase['start']:.9g} … {end}")
         for time, height in zip(extras["critical_times"], extras["critical_norm2"], strict=True):
             console.print(f"  critical   t = {time:.12g}   |M|² = {height:.12g}")
+    if "heads" in extras:
+        _tell_heads(console, extras["heads"])
     if "stall" in extras:
         numbers = dict(extras["stall"])
         console.print(f"[bold]{numbers.pop('cause')}[/]: {numbers.pop('words')}", soft_wrap=True)
         for label, value in numbers.items():
             console.print(f"  {label:<18} {value:.6g}", highlight=False)
+
+
+def _tell_heads(console: Console, found: dict[str, Any]) -> None:
+    def when(time: float) -> str:
+        return "not in this time" if math.isinf(time) else f"at t = {time:.4g}"
+
+    lines = [f"Bayes risk  {found['bayes_risk']:.5f} ± {found['bayes_risk_error']:.5f}"]
+    if not math.isinf(found["mean_learned"]):
+        lines.append(f"the signal's mean is half learned {when(found['mean_learned'])}")
+    lines += [
+        f"heads are 0.5 apart on feature {feature} {when(time)}"
+        for feature, time in enumerate(found["split_times"])
+    ]
+    if "predicted_split" in found:
+        growth, time = found["plateau_growth"][0], found["predicted_split"]
+        lines.append(
+            f"on the plateau differences grow like e^({growth:.3g} t): from 1/√D to one in {time:.4g}"
+            if growth > 0
+            else "on the plateau differences between heads do not grow"
+        )
+    groups = "  ".join("{" + ", ".join(map(str, group)) + "}" for group in found["groups"])
+    lines.append(f"heads of the same signs at the end: {groups}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def picture(trajectory: xr.Dataset, title: str) -> Figure:

@@ -1,7 +1,8 @@
 """attnflow simulate MODEL: one run of one model, as a table or as JSON.
 
 Most models are followed along their gradient flow; the prompt model, whose question is why gradient
-descent stalls, in discrete steps.
+descent stalls, in discrete steps; the single-location model along the flow of its order parameters
+or by SGD at its dimension.
 """
 
 import dataclasses
@@ -11,18 +12,26 @@ import typing
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import optax
 import tyro
 import xarray as xr
 from typing_extensions import Doc
 
-from attnflow._checks import choice, positive
+from attnflow._checks import at_least, choice, positive
 from attnflow.cli.display import picture, show
 from attnflow.dynamics.descent import descend
 from attnflow.dynamics.flow import gradient_flow
-from attnflow.dynamics.preconditioning import gauss_newton, simplex_natural_gradient
+from attnflow.dynamics.preconditioning import (
+    gauss_newton,
+    levenberg_marquardt,
+    simplex_natural_gradient,
+)
 from attnflow.dynamics.stall import explain_stall
+from attnflow.instruments import head_groups, split_times, unspecialized_time
 from attnflow.models.prompt import StudentTeacher
+from attnflow.models.single_location import HeadsTask, bayes_risk, growth, plateau, sgd
+from attnflow.models.single_location.sgd import LEVELS
 from attnflow.models.sink_matrix import SinkMatrix
 from attnflow.models.tied import TiedValueSoftmax
 from attnflow.models.two_token import TwoToken
@@ -58,7 +67,9 @@ class FlowOptions(Output):
 class DescentOptions(Output):
     steps: Annotated[int, Doc("steps of the optimizer")] = 10_000
     step: Annotated[float, Doc("step size")] = 0.1
-    optimizer: Annotated[str, Doc("sgd, adam, gauss_newton or natural")] = "sgd"
+    optimizer: Annotated[str, Doc("sgd, adam, gauss_newton, levenberg_marquardt or natural")] = (
+        "sgd"
+    )
     explain: Annotated[bool, Doc("tell why the run stands where it stands")] = False
 
     def run(self, task: StudentTeacher) -> tuple[xr.Dataset, Extras]:
@@ -74,6 +85,51 @@ class DescentOptions(Output):
         return run, extras
 
 
+@dataclasses.dataclass(frozen=True)
+class HeadsOptions(Output):
+    t1: Annotated[float, Doc("final time: step size × steps")] = 100.0
+    points: Annotated[int, Doc("output times, even in t")] = 100
+    level: Annotated[
+        str, Doc("theory (order-parameter flow), or SGD: exact, fast, batch_free or direct")
+    ] = "theory"
+    rate: Annotated[float, Doc("step size of SGD")] = 0.02
+
+    def run(self, task: HeadsTask) -> tuple[xr.Dataset, Extras]:
+        choice("level", self.level, ("theory", *LEVELS))
+        positive("t1", self.t1)
+        positive("rate", self.rate)
+        at_least("points", self.points, 2)
+        model = task.model()
+        times = np.linspace(0, self.t1, self.points)
+        if self.level == "theory":
+            run = gradient_flow(model, times=times, solver="quick", rtol=1e-6, atol=1e-8)
+        else:
+            steps = max(1, round(self.t1 / self.rate))
+            many = sgd(
+                model, steps, self.rate, level=self.level, record=self.points, seed=task.seed
+            )
+            run = many.isel(run=0).swap_dims(step="time").drop_vars(["run", "step"])
+        return run, {"t1": self.t1, "heads": summary(model, run)}
+
+
+def summary(model, run: xr.Dataset) -> Extras:
+    """What the heads did, and what could be done."""
+    risk, error = bayes_risk(model.signal, model.tokens)
+    m, mean = run.m.values, np.asarray(model.signal.mean())
+    found: Extras = {
+        "bayes_risk": risk,
+        "bayes_risk_error": error,
+        "mean_learned": unspecialized_time(run.time.values, m, mean),
+        "split_times": split_times(run.time.values, m).tolist(),
+        "groups": head_groups(m[-1]),
+    }
+    if model.heads > 1:
+        rates = growth(model, plateau(model))
+        found["plateau_growth"] = rates.rates.tolist()
+        found["predicted_split"] = float(rates.time(float(model.dimension))[0])
+    return found
+
+
 def _preconditioned(direction, step: float):
     return optax.chain(direction, optax.scale(-step))
 
@@ -84,6 +140,9 @@ OPTIMIZERS = {
     "gauss_newton": lambda model, step: _preconditioned(
         gauss_newton(model.outputs, model.loss_of_outputs), step
     ),
+    "levenberg_marquardt": lambda model, step: levenberg_marquardt(  # it chooses its own steps
+        model.outputs, model.loss_of_outputs
+    ),
     "natural": lambda model, step: _preconditioned(simplex_natural_gradient(model.scores), step),
 }
 
@@ -93,6 +152,7 @@ MODELS: dict[str, tuple[type, type]] = {
     "sink_matrix": (SinkMatrix, FlowOptions),
     "tied_value_softmax": (TiedValueSoftmax, FlowOptions),
     "prompt": (StudentTeacher, DescentOptions),
+    "single_location": (HeadsTask, HeadsOptions),
 }
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from attnflow._checks import at_least
-from attnflow.dynamics.records import dataset, describe, prepare
+from attnflow.dynamics.records import dataset, describe, for_each_run, prepare
 from attnflow.models.interface import Model
 
 PROGRESS_AFTER = 2.0  # seconds of work before a bar appears
@@ -107,11 +107,13 @@ def _programs(optimizer: optax.GradientTransformation, lead: bool):
         state = jax.lax.fori_loop(0, count, step, state)
         return state, model.observe(state[0])
 
-    if lead:
-        each = eqx.if_array(0)
-        begin = eqx.filter_vmap(begin, in_axes=(each, each))
-        advance = eqx.filter_vmap(advance, in_axes=(each, each, None))
-    return eqx.filter_jit(begin), eqx.filter_jit(advance)
+    if not lead:
+        return eqx.filter_jit(begin), eqx.filter_jit(advance)
+
+    def advance_all(model, state, count):
+        return for_each_run(lambda model, state: advance(model, state, count))(model, state)
+
+    return eqx.filter_jit(for_each_run(begin)), eqx.filter_jit(advance_all)
 
 
 class _bar:

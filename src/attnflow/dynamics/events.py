@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow.dynamics.records import traced
+from attnflow.dynamics.records import for_each_run, take_runs, traced
 from attnflow.dynamics.system import System, system_of
 
 REFINEMENTS = 60
@@ -76,7 +76,7 @@ def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool
         padding = _padded(run.size) - run.size
         rows, cells = (np.pad(index, (0, padding), mode="edge") for index in (run, left))
         pick = jax.tree.map(lambda x: x[rows, cells] if lead else x[cells], states)
-        models = jax.tree.map(lambda x: x[rows] if lead and isinstance(x, np.ndarray) else x, model)
+        models = take_runs(model, rows) if lead else model
         picked_keys = keys[rows] if lead and keys is not None else keys
         bracket = (grid[cells], grid[cells + 1], values[rows, cells], values[rows, cells + 1])
         time, height = jax.tree.map(
@@ -106,8 +106,7 @@ def _event_values(event, model, keys, states, path, lead):
 
     if not lead:
         return one(model, keys, states)
-    axes = (eqx.if_array(0), eqx.if_array(0), 0)
-    return eqx.filter_vmap(one, in_axes=axes)(model, keys, states)
+    return for_each_run(one)(model, keys, states)
 
 
 @eqx.filter_jit
@@ -164,8 +163,9 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
         *_, s, y, _ = jax.lax.while_loop(unfinished, step, start)
         return system.time(s, y), system.observe(y)[event.observable]
 
-    shared = eqx.if_array(0) if lead else None
-    return eqx.filter_vmap(one, in_axes=(shared, shared, 0, 0))(models, keys, bracket, states)
+    if lead:
+        return for_each_run(one)(models, keys, bracket, states)
+    return jax.vmap(lambda bracket, state: one(models, keys, bracket, state))(bracket, states)
 
 
 class Phase(NamedTuple):

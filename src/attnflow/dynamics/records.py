@@ -14,7 +14,7 @@ from attnflow._checks import at_least
 from attnflow.models.interface import Model
 
 
-def fields_of(model: Model) -> dict[str, Any]:
+def fields_of(model: eqx.Module) -> dict[str, Any]:
     return {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
 
 
@@ -32,16 +32,55 @@ def traced(model: Model) -> Model:
     return type(model)(**{name: _lifted(value) for name, value in fields_of(model).items()})
 
 
+def split(model: Model) -> tuple[Model, Model]:
+    """The model's arrays that differ from run to run, and the rest; `eqx.combine` joins them."""
+    names = type(model).shared
+    mask = jax.tree.map(eqx.is_array, model)
+    if names:
+        fields = [getattr(model, name) for name in names]
+        fixed = [jax.tree.map(lambda _: False, field) for field in fields]
+        mask = eqx.tree_at(lambda m: [getattr(m, name) for name in names], mask, fixed)
+    return eqx.partition(model, mask)
+
+
+def take_runs(model: Model, rows: np.ndarray) -> Model:
+    """The batched model with only the given runs."""
+    varying, shared = split(model)
+    return eqx.combine(jax.tree.map(lambda x: x[rows], varying), shared)
+
+
+def for_each_run(function):
+    """`function(model, *rest)` over the leading run axis of the model's own arrays and `rest`."""
+
+    def call(model, *rest):
+        varying, shared = split(model)
+        each = eqx.filter_vmap(
+            lambda own, *others: function(eqx.combine(own, shared), *others),
+            in_axes=eqx.if_array(0),
+        )
+        return each(varying, *rest)
+
+    return call
+
+
+def _stacked(values: Any) -> Any:
+    """One array with a leading run axis; a list of modules or dicts becomes one of such arrays."""
+    if isinstance(values, list | tuple) and values and isinstance(values[0], eqx.Module | dict):
+        return jax.tree.map(lambda *x: np.stack(x).astype(np.float64), *values)
+    return np.asarray(values, np.float64)
+
+
 def batched(model: Model, over: Mapping[str, Any] | None, runs: int | None) -> tuple[Model, int]:
     """The traced model with a leading run axis on every float: fields of `over` vary, the rest
     repeat."""
     plain = fields_of(model)
     known = {name for name, value in plain.items() if not isinstance(value, str | int)}
-    varied = {name: np.asarray(values, np.float64) for name, values in (over or {}).items()}
+    varied = {name: _stacked(values) for name, values in (over or {}).items()}
     for name in varied:
-        if name not in known:
+        if name not in known or name in model.shared:
             raise ValueError(f"over: {name!r} is not a float field of {type(model).__name__}")
-    lengths = {values.shape[0] if values.ndim else 0 for values in varied.values()}
+    leaves = jax.tree.leaves(varied)
+    lengths = {values.shape[0] if values.ndim else 0 for values in leaves}
     if runs is not None:
         at_least("runs", runs, 1, "a call needs at least one initial condition")
         lengths.add(runs)
@@ -52,7 +91,10 @@ def batched(model: Model, over: Mapping[str, Any] | None, runs: int | None) -> t
     def repeat(x):
         return np.broadcast_to(x, (count, *x.shape)) if isinstance(x, np.ndarray) else x
 
-    repeated = {name: jax.tree.map(repeat, _lifted(value)) for name, value in plain.items()}
+    repeated = {
+        name: value if name in model.shared else jax.tree.map(repeat, _lifted(value))
+        for name, value in plain.items()
+    }
     return type(model)(**(repeated | varied)), count  # which also checks every value of the batch
 
 
@@ -89,13 +131,16 @@ def prepare(model: Model, over: Mapping[str, Any] | None, runs: int | None, key:
 
 
 def describe(model: Model) -> str:
-    """The model's fields as JSON, large arrays by their shape."""
+    """The model's fields as JSON, large arrays by their shape, without its shared ones."""
 
     def plain(value):
+        if isinstance(value, eqx.Module):
+            return {"type": type(value).__name__} | fields_of(value)
         array = np.asarray(value)
         return array.tolist() if array.size <= 64 else f"array{array.shape}"
 
-    return json.dumps({"model": type(model).__name__} | fields_of(model), default=plain)
+    fields = {name: x for name, x in fields_of(model).items() if name not in model.shared}
+    return json.dumps({"model": type(model).__name__} | fields, default=plain)
 
 
 def dataset(

@@ -25,6 +25,15 @@ from attnflow.instruments.separation import (
     weight_bounds,
 )
 from attnflow.instruments.sinks import is_sink, key_mass
+from attnflow.instruments.specialization import (
+    excursions,
+    head_groups,
+    head_similarity,
+    head_spread,
+    sign_patterns,
+    split_times,
+    unspecialized_time,
+)
 
 __all__ = [
     "Conditioning",
@@ -32,7 +41,11 @@ __all__ = [
     "conditioning_of_weights",
     "effective_support",
     "entropy",
+    "excursions",
     "extreme_weights",
+    "head_groups",
+    "head_similarity",
+    "head_spread",
     "important_keys",
     "is_sink",
     "key_mass",
@@ -44,8 +57,11 @@ __all__ = [
     "operator_spectrum",
     "predicted_error",
     "separation",
+    "sign_patterns",
     "signal_subspace",
     "softmax_conditioning",
+    "split_times",
+    "unspecialized_time",
     "value_margins",
     "weight_bounds",
 ]

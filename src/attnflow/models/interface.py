@@ -35,10 +35,12 @@ class Model(eqx.Module):
     """A loss over a pytree of parameters, and the quantities its paper speaks of.
 
     Float fields (also inside tuples and arrays) may be traced and batched; whole numbers and
-    strings are fixed. `dims` names the axes of each observable that has any.
+    strings are fixed. `dims` names the axes of each observable that has any; `shared` the fields
+    that are the same for every run of a batch (data, points of an average) and are not repeated.
     """
 
     dims: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    shared: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def init(self, key: jax.Array | None = None) -> Params:

@@ -1,0 +1,52 @@
+"""Many heads, one relevant token, any dimension."""
+
+from attnflow.models.single_location.bayes import (
+    bayes_heads,
+    bayes_risk,
+    believed_risk,
+    heads_needed,
+    posterior,
+    quadrature,
+)
+from attnflow.models.single_location.model import SingleLocation
+from attnflow.models.single_location.pruning import Pruning, prune
+from attnflow.models.single_location.sgd import sgd
+from attnflow.models.single_location.signals import (
+    Discrete,
+    Gaussian,
+    Signal,
+    discrete,
+    flipping_spike,
+    from_sampler,
+    gaussian,
+    spikes,
+)
+from attnflow.models.single_location.stability import Curvature, Growth, curvature, growth, plateau
+from attnflow.models.single_location.task import HeadsTask
+
+__all__ = [
+    "Curvature",
+    "Discrete",
+    "Gaussian",
+    "Growth",
+    "HeadsTask",
+    "Pruning",
+    "Signal",
+    "SingleLocation",
+    "bayes_heads",
+    "bayes_risk",
+    "believed_risk",
+    "curvature",
+    "discrete",
+    "flipping_spike",
+    "from_sampler",
+    "gaussian",
+    "growth",
+    "heads_needed",
+    "plateau",
+    "posterior",
+    "prune",
+    "quadrature",
+    "sgd",
+    "spikes",
+]

@@ -1,0 +1,137 @@
+"""Where the averages are taken: scrambled Sobol points, in blocks that fit the cache.
+
+A block of 2^k consecutive Sobol points is the first block with a constant added bit by bit, so that
+any number of blocks can be made inside the compiled program from the first one and a row of bits
+for each: memory does not grow with the number of points. As long as all are few, they are kept.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtri
+from scipy.stats import qmc
+
+from attnflow._checks import at_least
+
+BLOCK_BITS = 9
+BITS = 30
+MOST_BITS = 24
+KEPT_BYTES = 64 << 20
+
+
+class Image(NamedTuple):
+    """One of a group of symmetries of the average, applied to all points alike: the signs of the
+    features' columns, the common sign of the heads' columns, and how far these are shifted."""
+
+    features: tuple[float, ...]
+    heads: float
+    shift: int
+
+
+class Points(eqx.Module):
+    """2^k points, each a few uniform numbers for the signal and many standard normal ones.
+
+    `first` (dimensions × block) and `moves` (blocks × dimensions) are bits; `uniforms` and
+    `normals` (blocks × dimensions × block) the numbers made of them, None if they are made on the
+    way. `images` are what every point stands for: signs of its normal columns and a shift of the
+    heads' columns among themselves (`Image`).
+    """
+
+    first: np.ndarray
+    moves: np.ndarray
+    uniforms: np.ndarray | None
+    normals: np.ndarray | None
+    leading: int = eqx.field(static=True)
+    images: "tuple[Image, ...]" = eqx.field(static=True)
+
+    @property
+    def count(self) -> int:
+        """With the images."""
+        return self.first.shape[-1] * self.moves.shape[-2] * len(self.images)
+
+    def blocks(self) -> Any:
+        """What to scan over; `numbers` makes uniforms and normals of one element."""
+        if self.normals is None:
+            return jnp.asarray(self.moves)
+        return jnp.asarray(self.uniforms), jnp.asarray(self.normals)
+
+    def numbers(self, block) -> tuple[jax.Array, jax.Array]:
+        if self.normals is None:
+            return _numbers(jnp.asarray(self.first) ^ block[:, None], self.leading)
+        return block
+
+
+def _numbers(bits, leading: int):
+    uniform = (bits + 0.5) * 2.0**-BITS
+    return uniform[:leading], ndtri(uniform[leading:])
+
+
+@functools.lru_cache(maxsize=8)
+def sobol(
+    leading: int,
+    normals: int,
+    samples: int,
+    seed: int,
+    images: "tuple[Image, ...]",
+    keep: bool | None = None,
+) -> Points:
+    """A power of two of points that makes at least `samples` together with their images, scrambled
+    by `seed`: `leading` uniform numbers and `normals` normal ones each. Cost: O(samples ·
+    dimensions)."""
+    at_least("samples", samples, 1, "an average needs points")
+    at_least("seed", seed, 0)
+    total = max(1, int(np.ceil(np.log2(samples / len(images)))))
+    if total > MOST_BITS:
+        raise ValueError(f"samples: at most 2^{MOST_BITS} points (asked for {samples})")
+    inner = min(total, BLOCK_BITS)
+    dimensions = leading + normals
+    engine = qmc.Sobol(dimensions, bits=BITS, rng=np.random.default_rng(seed))
+    first = _bits(engine.random(2**inner))
+    directions = _directions(engine, total)
+    moves = np.zeros((1, dimensions), np.uint32)
+    for direction in directions[inner:]:
+        moves = np.concatenate([moves, moves ^ direction])
+    first = np.ascontiguousarray(first.T)
+    if keep is None:
+        keep = first.shape[1] * len(moves) * dimensions * 8 <= KEPT_BYTES
+    kept = (None, None)
+    if keep:
+        with jax.enable_x64(True):
+            made = jax.jit(jax.vmap(lambda move: _numbers(first ^ move[:, None], leading)))
+            kept = tuple(np.asarray(x) for x in made(moves))
+    return Points(first, moves, *kept, leading=leading, images=images)
+
+
+def _directions(engine: qmc.Sobol, total: int) -> list[np.ndarray]:
+    """What each bit of a point's number adds. Points come in the order of the Gray code, in which
+    number 2^b has the bits b and b − 1."""
+
+    def point(number: int) -> np.ndarray:
+        engine.reset()
+        if number:
+            engine.fast_forward(number)
+        return _bits(engine.random(1))[0]
+
+    origin = point(0)
+    directions: list[np.ndarray] = []
+    for bit in range(total):
+        before = directions[-1] if bit else np.uint32(0)
+        directions.append(point(2**bit) ^ origin ^ before)
+    return directions
+
+
+def _bits(points: np.ndarray) -> np.ndarray:
+    return np.rint(points * 2.0**BITS).astype(np.uint32)
+
+
+def summed(function, inputs):
+    """Σ function(x) over the leading axis of `inputs`, one x in memory at a time."""
+    shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], inputs))
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(
+        lambda sums, x: (jax.tree.map(jnp.add, sums, function(x)), None), zero, inputs
+    )[0]
