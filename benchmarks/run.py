@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
+from benchmarks import single_location  # noqa: E402
 from tests.oracles import jacobian, two_token, value_softmax  # noqa: E402
 
 Row = tuple[str, str, str, str]
@@ -181,6 +182,7 @@ SECTIONS = {
     "batch": batch,
     "kappa": kappa,
     "prompt": prompt,
+    **single_location.SECTIONS,
     "ledger": ledger,
     "help": help,
 }

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
         levenberg_marquardt,
         simplex_natural_gradient,
     )
+    from attnflow.dynamics.schedules import alternating, em_like, scale_blocks
     from attnflow.dynamics.stall import Stall, explain_stall
     from attnflow.models import single_location
+    from attnflow.models.head import Head, SymbolHead
     from attnflow.models.prompt import Prompt, StudentTeacher
     from attnflow.models.self_attention import SelfAttention
     from attnflow.models.single_location import SingleLocation
@@ -31,6 +33,11 @@ _EXPORTS = {
     "Crosses": "attnflow.dynamics.events",
     "DescentError": "attnflow.dynamics.descent",
     "descend": "attnflow.dynamics.descent",
+    "Head": "attnflow.models.head",
+    "SymbolHead": "attnflow.models.head",
+    "alternating": "attnflow.dynamics.schedules",
+    "em_like": "attnflow.dynamics.schedules",
+    "scale_blocks": "attnflow.dynamics.schedules",
     "Prompt": "attnflow.models.prompt",
     "StudentTeacher": "attnflow.models.prompt",
     "Stall": "attnflow.dynamics.stall",
@@ -57,22 +64,27 @@ __all__ = [
     "Crosses",
     "DescentError",
     "FlowError",
+    "Head",
     "Prompt",
     "SelfAttention",
     "SingleLocation",
     "SinkMatrix",
     "Stall",
     "StudentTeacher",
+    "SymbolHead",
     "TiedValueSoftmax",
     "TwoToken",
     "ValueSoftmax",
+    "alternating",
     "attention",
     "descend",
+    "em_like",
     "explain_stall",
     "gauss_newton",
     "gradient_flow",
     "instruments",
     "levenberg_marquardt",
+    "scale_blocks",
     "simplex_natural_gradient",
     "single_location",
 ]

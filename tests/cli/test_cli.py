@@ -61,6 +61,24 @@ def test_a_table_and_a_picture(capsys, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("level", ["theory", "exact"])
+def test_heads_as_a_table_and_as_json(capsys, level):
+    line = "simulate single_location --samples 256 --nu2 9 --tokens 4 --t1 40 --points 20"
+    line += f" --level {level} --dimension 100 --rate 0.5"
+    status, out, _ = run(capsys, line)
+    assert status == 0
+    assert "Bayes risk" in out
+    assert "heads are 0.5 apart on feature 1 at t =" in out
+    if level == "exact":
+        return
+    status, out, _ = run(capsys, line + " --json")
+    found = json.loads(out)["heads"]
+    assert status == 0
+    assert found["split_times"][0] is None  # never: JSON has no infinity
+    assert 1 < found["split_times"][1] < 40
+    assert sorted(head for group in found["groups"] for head in group) == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -77,6 +95,13 @@ def test_a_table_and_a_picture(capsys, tmp_path):
         ("simulate value_softmax --projections 0.1 0.1 0", "tokens 0 and 1 are tied"),
         ("simulate value_softmax", "give the start as projections"),
         ("simulate two_token --plot flow.txt", "choose one of .pdf, .png, .svg"),
+        ("simulate single_location --tokens 1", "attention needs two tokens"),
+        ("simulate single_location --features 3", "a flipping spike has two"),
+        ("simulate single_location --signal spyke", "did you mean 'spikes'?"),
+        ("simulate single_location --activation softmax1", "did you mean 'softmax_1'?"),
+        ("simulate single_location --level exakt", "did you mean 'exact'?"),
+        ("simulate single_location --level exact --dimension 5", "at least 6"),
+        ("simulate single_location --nu1 -1", "nu1 must be positive"),
         ("verify u_shpe", "did you mean 'u_shape'?"),
         ("verify u_shape/lemma-3.9", "claim 'lemma-3.9' is not known"),
         ("reproduce polarisation", "did you mean 'polarization'?"),

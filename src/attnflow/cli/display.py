@@ -44,10 +44,9 @@ def components(trajectory: xr.Dataset) -> dict[str, np.ndarray]:
 def show(trajectory: xr.Dataset, extras: dict[str, Any], title: str) -> None:
     name, ticks = clock(trajectory)
     even = np.allclose(np.diff(ticks), ticks[-1] / (len(ticks) - 1))
-    table = Table(
-        title=f"{title}, {name} 0 … {ticks[-1]:g} (curves over {name if even else f'log(1 + {name})'})",
-        title_justify="left",
-    )
+    over = name if even else f"log(1 + {name})"
+    title = f"{title}, {name} 0 … {ticks[-1]:g} (curves over {over})"
+    table = Table(title=title, title_justify="left")
     for column in ("", "start", "", "end"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for label, values in components(trajectory).items():
@@ -84,7 +83,7 @@ def _tell_heads(console: Console, found: dict[str, Any]) -> None:
     if "predicted_split" in found:
         growth, time = found["plateau_growth"][0], found["predicted_split"]
         lines.append(
-            f"on the plateau differences grow like e^({growth:.3g} t): from 1/√D to one in {time:.4g}"
+            f"on the plateau differences grow like e^({growth:.3g} t), from 1/√D to 1 in {time:.4g}"
             if growth > 0
             else "on the plateau differences between heads do not grow"
         )

@@ -12,6 +12,18 @@ from attnflow.instruments.jacobian import (
     conditioning_of_weights,
     softmax_conditioning,
 )
+from attnflow.instruments.manifold import Shape, alignment, principal_shape
+from attnflow.instruments.routing import (
+    Freezing,
+    Signs,
+    advantage,
+    compatibility,
+    failure_signs,
+    freezing,
+    usage,
+    users_error,
+    value_specialization,
+)
 from attnflow.instruments.separation import (
     Separation,
     extreme_weights,
@@ -37,12 +49,20 @@ from attnflow.instruments.specialization import (
 
 __all__ = [
     "Conditioning",
+    "Freezing",
     "Separation",
+    "Shape",
+    "Signs",
+    "advantage",
+    "alignment",
+    "compatibility",
     "conditioning_of_weights",
     "effective_support",
     "entropy",
     "excursions",
     "extreme_weights",
+    "failure_signs",
+    "freezing",
     "head_groups",
     "head_similarity",
     "head_spread",
@@ -56,12 +76,16 @@ __all__ = [
     "operator_extremes",
     "operator_spectrum",
     "predicted_error",
+    "principal_shape",
     "separation",
     "sign_patterns",
     "signal_subspace",
     "softmax_conditioning",
     "split_times",
     "unspecialized_time",
+    "usage",
+    "users_error",
     "value_margins",
+    "value_specialization",
     "weight_bounds",
 ]

@@ -121,19 +121,32 @@ class SingleLocation(Model):
         return params
 
     def loss(self, params):
-        return self.average(lambda theta, noise: self.squared_error(params, theta, noise))
+        return self.average_of(params, self.squared_error)
+
+    def average_of(self, params, function):
+        """The mean of `function(params, θ, noise)`, as in `average`, for a function that depends on
+        the scores and on rotations of the noise only: parameters can then take the place of the
+        noise in turning to an image, which is cheaper."""
+        signs, orders = self._images()
+        rows = jnp.concatenate([params["m"], params["r"]], axis=1) * signs[:, None]
+        if orders is not None:
+            rows = jnp.take_along_axis(rows, jnp.argsort(orders)[:, None], axis=2)
+        features = self.signal.features
+
+        def of_block(theta, noise):
+            def of_image(row):
+                moved = params | {"m": row[:, :features], "r": row[:, features:]}
+                return function(moved, theta, noise)
+
+            return summed(of_image, rows)
+
+        return self._over_blocks(of_block)
 
     def average(self, function):
         """The mean over points and mirror images of `function(θ, noise)` of one block: θ (feature,
         point), noise (token, feature and head, point); one sum over its points each."""
-        columns = self.signal.features + self.heads
 
-        @jax.checkpoint
-        def of_block(block):
-            uniforms, normals = self.points.numbers(block)
-            theta = self.signal.theta(self.signal.latent(uniforms))
-            noise = normals.reshape(self.tokens, columns, -1)
-
+        def of_block(theta, noise):
             def of_image(image):
                 signs, order = image
                 moved = noise if order is None else noise[:, order]
@@ -141,6 +154,17 @@ class SingleLocation(Model):
                 return function(feature_signs[:, None] * theta, signs[:, None] * moved)
 
             return summed(of_image, self._images())
+
+        return self._over_blocks(of_block)
+
+    def _over_blocks(self, function):
+        columns = self.signal.features + self.heads
+
+        @jax.checkpoint
+        def of_block(block):
+            uniforms, normals = self.points.numbers(block)
+            theta = self.signal.theta(self.signal.latent(uniforms))
+            return function(theta, normals.reshape(self.tokens, columns, -1))
 
         total = summed(of_block, self.points.blocks())
         return jax.tree.map(lambda x: x / self.points.count, total)

@@ -49,7 +49,7 @@ def prune(model: SingleLocation, params) -> Pruning:
 @eqx.filter_jit
 def _risks(model, params, masks):
     def one(active):
-        def of_block(theta, noise):
+        def of_block(params, theta, noise):
             own = params
             if model.law.joins_heads:
                 own = params | {"b": jnp.where(active > 0, params["b"], -1e30)}
@@ -59,6 +59,6 @@ def _risks(model, params, masks):
                 output = jnp.tensordot(active, weights, 1) / jnp.sum(active)
             return jnp.sum(output.at[0].add(-1.0) ** 2)
 
-        return model.average(of_block)
+        return model.average_of(params, of_block)
 
     return jax.lax.map(one, masks)

@@ -1,0 +1,291 @@
+"""One attention head under cross-entropy: routing of scores, responsibilities of values.
+
+Row vectors throughout: q = x W_Q + b_Q, k = x W_K + b_K, v = x W_V + b_V, z_i = Σ_j α_ij v_j, and
+logits z W_O + b_O. The upstream error of position i is u_i = (p_i − e_{y_i}) W_Oᵀ.
+"""
+
+import abc
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.nn import log_softmax, softmax
+
+from attnflow._checks import at_least, finite, is_traced
+from attnflow.models.interface import Model, Observables
+
+WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
+BIASES = ("b_Q", "b_K", "b_V", "b_O")
+FREE = ("scores", "values", "W_O", "b_O")
+QUERY_BLOCK = 256  # queries whose attention rows are in memory at a time
+
+
+class Routing(NamedTuple):
+    """The whole decomposition of one step, (sequence, query, key) where it is a map.
+
+    attention α; error u (sequence, query, d_v); compatibility b_ij = u_i·v_j; advantage
+    −(b_ij − Σ_j α_ij b_ij), positive where more attention lowers the loss; usage Σ_i α_ij of every
+    key; values v; chances p of the classes.
+    """
+
+    attention: jax.Array
+    error: jax.Array
+    compatibility: jax.Array
+    advantage: jax.Array
+    usage: jax.Array
+    values: jax.Array
+    chances: jax.Array
+
+
+class CrossEntropyHead(Model):
+    """What the heads share: parameters by name, mean cross-entropy, observables.
+
+    Observables: `loss`, `excess` = loss − floor, `entropy` of the attention rows (mean, nats),
+    `value_norm` (mean |v|), `error_norm` (mean |u|), and `gradient_W_Q` … of every block.
+    """
+
+    targets: eqx.AbstractVar[Any]
+    start: eqx.AbstractVar[dict[str, Any]]
+    classes: eqx.AbstractVar[int]
+    floor: eqx.AbstractVar[float]
+    scale: eqx.AbstractVar[float]
+
+    def init(self, key=None):
+        params = {name: jnp.asarray(value) for name, value in self.start.items()}
+        if key is None:
+            return params
+        keys = jax.random.split(key, len(params))
+        return {
+            name: value + self.scale * jax.random.normal(k, value.shape, value.dtype)
+            for k, (name, value) in zip(keys, params.items(), strict=True)
+        }
+
+    @abc.abstractmethod
+    def totals(self, params) -> dict[str, jax.Array]:
+        """Sums over positions: `loss`, `entropy`, `error_norm`; and `value_norm`, a mean."""
+
+    def loss(self, params):
+        return self.totals(params)["loss"] / self.targets.size
+
+    def observe(self, params) -> Observables:
+        def total(params):
+            sums = self.totals(params)
+            return sums["loss"] / self.targets.size, sums
+
+        (loss, sums), gradient = jax.value_and_grad(total, has_aux=True)(params)
+        seen = {
+            "loss": loss,
+            "excess": loss - self.floor,
+            "entropy": sums["entropy"] / self.targets.size,
+            "error_norm": sums["error_norm"] / self.targets.size,
+            "value_norm": sums["value_norm"],
+        }
+        return seen | {f"gradient_{name}": jnp.linalg.norm(x) for name, x in gradient.items()}
+
+
+def check_head(head: CrossEntropyHead, blocks: tuple[str, ...]) -> None:
+    at_least("classes", head.classes, 2, "one class leaves nothing to predict")
+    needed = {name for name in blocks if not name.startswith("b_")}
+    if not needed <= set(head.start) <= set(blocks):
+        raise ValueError(
+            f"start: needs {', '.join(sorted(needed))} and may have biases (got "
+            f"{', '.join(sorted(head.start))})"
+        )
+    for name, value in head.start.items():
+        finite(name, value)
+    if np.shape(head.start["W_O"])[-1] != head.classes:
+        raise ValueError(f"W_O must end in the {head.classes} classes")
+    if is_traced(head.targets):
+        return
+    targets = np.asarray(head.targets)
+    if targets.ndim != 2 or targets.size == 0:
+        raise ValueError(f"targets must be (sequence, position) (got shape {targets.shape})")
+    if targets.dtype.kind not in "iu" or targets.min() < 0 or targets.max() >= head.classes:
+        raise ValueError(f"targets must be whole numbers from 0 to {head.classes - 1}")
+    if targets.shape[1] < 2:
+        raise ValueError("a head needs two positions to choose from (got T = 1)")
+
+
+def linear(params, x, name: str):
+    """x W + b; no bias if there is none."""
+    out = x @ params[f"W_{name}"]
+    return out + params[f"b_{name}"] if f"b_{name}" in params else out
+
+
+def losses_and_errors(params, mixed, targets):
+    """Cross-entropy of every position, its upstream error u, and the chances."""
+    logs = log_softmax(linear(params, mixed, "O"), axis=-1)
+    hit = jax.nn.one_hot(targets, logs.shape[-1], dtype=logs.dtype)
+    return -jnp.sum(hit * logs, axis=-1), (jnp.exp(logs) - hit) @ params["W_O"].T, jnp.exp(logs)
+
+
+class Head(CrossEntropyHead):
+    """A head on given inputs (sequence, position, width), or with free scores and values.
+
+    `start` holds W_Q, W_K, W_V, W_O and any of the biases b_Q, b_K, b_V, b_O; with inputs None
+    instead `scores` (position, position), `values` (position, d_v) and W_O. With a key, `scale` ×
+    standard normal numbers are added to all of them. `floor` is the least possible loss, if known.
+
+    Rows of the attention are made 256 queries at a time, in the gradient too: memory O(T).
+    `routing(params)` is the whole decomposition, for T × T maps that fit.
+    """
+
+    inputs: Any
+    targets: Any
+    start: dict[str, Any]
+    classes: int
+    causal: bool = True
+    floor: float = 0.0
+    scale: float = 0.1
+
+    shared: ClassVar = ("inputs", "targets")
+
+    def __check_init__(self):
+        check_head(self, FREE if self.inputs is None else (*WEIGHTS, *BIASES))
+        if self.inputs is not None:
+            finite("inputs", self.inputs)
+            if np.shape(self.inputs)[:2] != np.shape(self.targets):
+                raise ValueError(
+                    f"inputs must be (sequence, position, width) for targets of shape "
+                    f"{np.shape(self.targets)} (got {np.shape(self.inputs)})"
+                )
+
+    @property
+    def length(self) -> int:
+        return self.targets.shape[1]
+
+    def values(self, params):
+        if self.inputs is None:
+            return params["values"][None]
+        return linear(params, jnp.asarray(self.inputs), "V")
+
+    def _queries_and_keys(self, params):
+        inputs = jnp.asarray(self.inputs)
+        queries, keys = (linear(params, inputs, name) for name in "QK")
+        return queries / np.sqrt(keys.shape[-1]), keys
+
+    def _rows(self, scores, which):
+        """Attention of the queries numbered `which`."""
+        if self.causal:
+            scores = jnp.where(jnp.arange(self.length) <= which[:, None], scores, -jnp.inf)
+        return softmax(scores, axis=-1)
+
+    def totals(self, params):
+        values, targets = self.values(params), jnp.asarray(self.targets)
+        pair = None if self.inputs is None else self._queries_and_keys(params)
+
+        @jax.checkpoint
+        def of_queries(which, real):
+            if pair is None:
+                scores = params["scores"][which][None]
+            else:
+                scores = pair[0][:, which] @ pair[1].swapaxes(1, 2)
+            rows = self._rows(scores, which)
+            loss, error, _ = losses_and_errors(params, rows @ values, targets[:, which])
+            logs = jnp.log(jnp.where(rows > 0, rows, 1.0))
+            entropy = jnp.broadcast_to(-jnp.sum(rows * logs, axis=-1), loss.shape)
+            lengths = jnp.sqrt(jnp.sum(error**2, axis=-1) + 1e-300)
+            parts = {"loss": loss, "entropy": entropy, "error_norm": lengths}
+            return {name: jnp.sum(real * x) for name, x in parts.items()}
+
+        size = min(QUERY_BLOCK, self.length)
+        blocks = -(-self.length // size)
+        number = np.arange(blocks * size).reshape(blocks, size)
+        real = (number < self.length).astype(float)
+        sums = jax.lax.map(
+            lambda x: of_queries(*x), (np.minimum(number, self.length - 1), jnp.asarray(real))
+        )
+        sums = {name: jnp.sum(x) for name, x in sums.items()}
+        return sums | {"value_norm": jnp.mean(jnp.linalg.norm(values, axis=-1))}
+
+    def routing(self, params) -> Routing:
+        """Memory O(sequences × T²)."""
+        values, targets = self.values(params), jnp.asarray(self.targets)
+        if self.inputs is None:
+            scores = jnp.broadcast_to(params["scores"], (len(targets), self.length, self.length))
+        else:
+            queries, keys = self._queries_and_keys(params)
+            scores = queries @ keys.swapaxes(1, 2)
+        attention = self._rows(scores, jnp.arange(self.length))
+        _, error, chances = losses_and_errors(params, attention @ values, targets)
+        values = jnp.broadcast_to(values, (len(targets), *values.shape[1:]))
+        compatibility = error @ values.swapaxes(1, 2)
+        mean = jnp.sum(attention * compatibility, axis=-1, keepdims=True)
+        usage = jnp.sum(attention, axis=1)
+        return Routing(
+            attention, error, compatibility, mean - compatibility, usage, values, chances
+        )
+
+
+class SymbolHead(CrossEntropyHead):
+    """The causal head on sequences of symbols without positions, exactly, in O(T S) for S symbols.
+
+    Scores depend on the two symbols only, so a row of the attention needs no more than the counts
+    of each symbol so far: key j of symbol s has weight e^{s_qs}/Σ_s n_s e^{s_qs}. Tokens are rows
+    of `embedding` (symbol, width), the identity for one-hot tokens.
+    """
+
+    symbols: Any
+    targets: Any
+    start: dict[str, Any]
+    classes: int
+    embedding: Any
+    counts: Any = None
+    floor: float = 0.0
+    scale: float = 0.1
+
+    shared: ClassVar = ("symbols", "targets", "embedding", "counts")
+
+    def __post_init__(self):
+        if self.counts is None:
+            symbols = np.asarray(self.symbols)
+            size = len(self.embedding)
+            if symbols.dtype.kind not in "iu" or symbols.min() < 0 or symbols.max() >= size:
+                raise ValueError(f"symbols must be whole numbers from 0 to {size - 1}")
+            self.counts = np.cumsum(np.eye(size)[symbols], axis=1)
+
+    def __check_init__(self):
+        check_head(self, (*WEIGHTS, *BIASES))
+        if np.shape(self.symbols) != np.shape(self.targets):
+            raise ValueError("symbols and targets must have the same shape")
+
+    def table(self, params):
+        """Scores of symbol pairs and values of symbols."""
+        tokens = jnp.asarray(self.embedding)
+        queries, keys, values = (linear(params, tokens, name) for name in "QKV")
+        return queries @ keys.T / np.sqrt(keys.shape[-1]), values
+
+    def masses(self, params):
+        """Attention of every position on each symbol, (sequence, position, symbol)."""
+        scores, _ = self.table(params)
+        counts = jnp.asarray(self.counts)
+        logs = jnp.where(counts > 0, jnp.log(jnp.maximum(counts, 1.0)), -jnp.inf)
+        return softmax(scores[jnp.asarray(self.symbols)] + logs, axis=-1)
+
+    def totals(self, params):
+        values, masses = self.table(params)[1], self.masses(params)
+        loss, error, _ = losses_and_errors(params, masses @ values, jnp.asarray(self.targets))
+        share = masses / jnp.maximum(jnp.asarray(self.counts), 1.0)
+        entropy = -jnp.sum(masses * jnp.log(jnp.where(share > 0, share, 1.0)), axis=-1)
+        lengths = jnp.sqrt(jnp.sum(error**2, axis=-1) + 1e-300)
+        value_norms = jnp.linalg.norm(values, axis=-1)[jnp.asarray(self.symbols)]
+        return {
+            "loss": jnp.sum(loss),
+            "entropy": jnp.sum(entropy),
+            "error_norm": jnp.sum(lengths),
+            "value_norm": jnp.mean(value_norms),
+        }
+
+    def dense(self) -> Head:
+        """The same head with its T × T attention."""
+        inputs = np.asarray(self.embedding)[np.asarray(self.symbols)]
+        return Head(
+            inputs=inputs,
+            targets=self.targets,
+            start=self.start,
+            classes=self.classes,
+            floor=self.floor,
+            scale=self.scale,
+        )

@@ -1,0 +1,1 @@
+"""What is learned: generated from a seed, never stored."""
