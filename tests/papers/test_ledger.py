@@ -38,11 +38,21 @@ REQUIRED = {
         table-3-approximation lemma-3 lemma-3-sharper equation-22 lemma-4 theorem-1i-margin
         theorem-1i-bounded theorem-1ii equation-40 spectral-equivalence lemma-6 lemma-7 theorem-2
         remark-7 corollary-1 attention-ratio-settings stall-cause overparameterized-linear
-        overparameterized-ratio linear-attention-control""",
+        overparameterized-ratio linear-attention-control preconditioning-flat""",
     "polarization": """equations-3-4 equations-6-7 theorem-3.2a theorem-3.2b score-gaps lyapunov
         theorem-3.3a theorem-3.3b theorem-3.3c lemma-b.1a lemma-b.1b lemma-3.5a lemma-3.5b
         regression-partial conditioning-sparsifies kl-loss normalization-dynamics lemma-d.1
         lemma-d.2 lemma-d.4 f-identity f-square sigmoid relu tied-model sink-matrix""",
+    "specialization": """proposition-iii.1 proposition-iii.1-finite proposition-iii.2
+        proposition-iii.2-finite-p proposition-iii.3 proposition-iii.4 orthogonal-noise-stability
+        figure-1-time lemma-a.1 lemma-a.2 equation-25 lemma-a.3 lemma-a.4 lemma-iii.1 lemma-a.5
+        lemma-a.5-table lemma-iii.2 lemma-a.6 same-samples proposition-iv.1 bayes-risk equation-17
+        proposition-iv.2 proposition-iv.3-softmax proposition-iv.3-softmax1
+        proposition-iv.3-softmax1-rate heads-for-continuous-laws figure-5-ordering figure-5-plateau
+        figure-5-continuous continuous-extra-heads plateau-other-activations
+        softmax-close-on-flipping-spike softmax-gap-on-gaussian figure-6-attention-maps
+        figure-7-pruning-spikes figure-7-pruning figure-7-degradation figure-11-wording
+        figure-14-alignment""",
 }
 
 

@@ -175,8 +175,8 @@ GALLERY.figure(
     "preconditioning",
     title="Preconditioning undoes the score gap",
     caption="Steps until the squared distance to the teacher is 1e-10 of what it was, from "
-    "0.01 off it in a random direction; two important keys of eight (paper preset: twelve). Descent "
-    "and natural gradient take the step 1/λ_max of their own (preconditioned) Hessian; "
+    "0.01 off it in a random direction; two important keys of eight (paper preset: twelve). "
+    "Descent and natural gradient take the step 1/λ_max of their own (preconditioned) Hessian; "
     "Adam the best of its learning rates 1e-2, 1e-3 and 1e-4; Gauss–Newton the step 1. "
     "An open triangle: not within the steps run; larger gaps were not tried. Dotted: "
     "the count by the linearized iteration, right to a percent where the runs end, a "

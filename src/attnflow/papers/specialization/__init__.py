@@ -1,0 +1,1 @@
+"""Specialization of heads in high-dimensional attention: one relevant token, many heads."""
