@@ -41,7 +41,7 @@ def test_definitions_of_freezing_disagree():
     assert slow.near_end == pytest.approx(8.55, abs=0.02)
     assert routing.freezing(times, np.ones(1001)) == (0, 0, 0)
     with pytest.raises(ValueError, match="three times"):
-        routing.freezing([0, 1], [0, 1])
+        routing.freezing(np.arange(2), np.arange(2))
 
 
 def test_failures_are_seen_and_health_is_not_called_failure(rng):

@@ -26,7 +26,9 @@ def start(rng, width=4, key=3, value=2, classes=5, biases=True):
 def some_head(rng, causal=True, length=7, **fields):
     inputs = rng.normal(size=(2, length, 4))
     targets = rng.integers(5, size=(2, length))
-    return Head(inputs, targets, start(rng), 5, causal=causal, **fields)
+    return Head(
+        inputs=inputs, targets=targets, start=start(rng), classes=5, causal=causal, **fields
+    )
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -83,7 +85,7 @@ def test_free_scores_are_a_head_with_those_scores(rng):
         scores = np.log(np.where(routing.attention[0] > 0, routing.attention[0], 1.0))
         given = {"scores": scores, "values": np.asarray(routing.values[0])}
         given |= {name: model.start[name] for name in ("W_O", "b_O")}
-        free = Head(None, one.targets, given, 5)
+        free = Head(inputs=None, targets=one.targets, start=given, classes=5)
         np.testing.assert_allclose(free.loss(free.init()), one.loss(one.init()), rtol=1e-12)
         np.testing.assert_allclose(free.routing(free.init()).error, routing.error, atol=1e-13)
 
@@ -92,7 +94,14 @@ def test_symbols_by_counting_are_the_dense_head(rng):
     chain = StickyChain(symbols=5, length=60, sequences=2)
     symbols, targets = chain.draw()
     embedding = rng.normal(size=(5, 4))
-    model = SymbolHead(symbols, targets, start(rng), 5, embedding, floor=chain.entropy_rate)
+    model = SymbolHead(
+        symbols=symbols,
+        targets=targets,
+        start=start(rng),
+        classes=5,
+        embedding=embedding,
+        floor=chain.entropy_rate,
+    )
     with jax.enable_x64(True):
         fast, dense = (look(m, m.init()) for m in (model, model.dense()))
     for a, b in zip(*map(jax.tree.leaves, (fast, dense)), strict=True):
@@ -106,7 +115,14 @@ def test_descent_learns_the_chain():
     rng = np.random.default_rng(0)
     first = {name: 0.3 * rng.normal(size=(4, 4)) for name in WEIGHTS}
     first |= {name: np.zeros(4) for name in BIASES}
-    model = SymbolHead(symbols, targets, first, 4, np.eye(4), floor=chain.entropy_rate)
+    model = SymbolHead(
+        symbols=symbols,
+        targets=targets,
+        start=first,
+        classes=4,
+        embedding=np.eye(4),
+        floor=chain.entropy_rate,
+    )
     run = af.descend(model, 300, optax.sgd(1.0), record=4)
     assert float(run.excess[-1]) < 0.5 * float(run.excess[0])
 
@@ -130,4 +146,10 @@ def test_bad_heads_are_refused(change, message, rng):
 
 def test_bad_symbols_are_refused(rng):
     with pytest.raises(ValueError, match="from 0 to 3"):
-        SymbolHead(np.full((1, 5), 4), np.zeros((1, 5), int), start(rng), 5, np.eye(4))
+        SymbolHead(
+            symbols=np.full((1, 5), 4),
+            targets=np.zeros((1, 5), int),
+            start=start(rng),
+            classes=5,
+            embedding=np.eye(4),
+        )
