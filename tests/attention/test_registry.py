@@ -75,7 +75,7 @@ def test_extreme_sinks_neither_overflow_nor_lose_the_row(sink):
     np.testing.assert_allclose(weights, [[1.0 if sink < 0 else np.exp(-100), 0.0]], atol=1e-300)
 
 
-def test_shifts_carry_no_gradient_but_the_gradient_is_right(rng):
+def test_gradients_through_the_shift_are_right(rng):
     import jax
 
     rows, direction = rng.normal(size=(2, 5)), rng.normal(size=(2, 5))
@@ -85,6 +85,19 @@ def test_shifts_carry_no_gradient_but_the_gradient_is_right(rng):
             slope = jax.jvp(law, (jax.numpy.asarray(rows),), (jax.numpy.asarray(direction),))[1]
             step = (law(rows + 1e-6 * direction) - law(rows - 1e-6 * direction)) / 2e-6
             np.testing.assert_allclose(slope, step, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["softmax", "softmax_1", "bayes_softmax"])
+def test_the_slope_of_a_saturated_weight_keeps_its_digits(name):
+    """1 − w of 1e-26: a slope computed as w − w² would be zero or noise."""
+    import jax
+
+    with jax.enable_x64(True):
+        law = attention.get(name)
+        bias = {"bias": np.array([-90.0])} if name == "softmax_1" else {}
+        row = jax.numpy.array([[60.0, 0.0]])
+        slope = jax.grad(lambda x: law(x, **bias)[0, 0])(row)
+    np.testing.assert_allclose(slope, [[np.exp(-60), -np.exp(-60)]], rtol=1e-12)
 
 
 def test_a_bias_that_nobody_reads_is_refused(rng):

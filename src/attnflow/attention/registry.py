@@ -8,7 +8,7 @@ array([0.25, 0.25, 0.25, 0.25])
 import dataclasses
 from typing import Any
 
-from array_api_compat import array_namespace, is_jax_array, is_torch_array
+from array_api_compat import array_namespace
 
 from attnflow._checks import choice
 from attnflow.attention import normalizations as norm
@@ -28,7 +28,7 @@ class Attention:
     `bias`, one number b a row (the scores' shape without the axis of the keys), is the logarithm
     of the sink's weight under `sink_sum`, and is added to all scores of its head under
     `joint_sum`; the other normalizations have no use for one. Under `joint_sum` the heads lie
-    along `heads`.
+    along `heads`. `shift=False` leaves exponentials as they are, for scores known to be moderate.
 
     `needs_nonzero_sum`: the weights are 0/0 where the similarities of a row add up to zero.
     """
@@ -70,6 +70,7 @@ class Attention:
         bias: Array | None = None,
         axis: int = -1,
         heads: int = -2,
+        shift: bool = True,
     ) -> Array:
         xp = array_namespace(scores)
         sink = None  # its logarithm, until the end
@@ -84,12 +85,14 @@ class Attention:
             sink = sink if bias is None else sink + bias
         if mask is not None:
             scores = xp.where(mask, scores, xp.full_like(scores, -float("inf")))
-        if self.similarity is sim.exp and self.normalization is not norm.none:
-            shift = xp.max(scores, axis=self._normalized_over(scores, axis, heads), keepdims=True)
+        if shift and self.similarity is sim.exp and self.normalization is not norm.none:
+            top = xp.max(scores, axis=self._normalized_over(scores, axis, heads), keepdims=True)
             if sink is not None:
-                shift = xp.where(shift > sink, shift, sink)
-                sink = sink - _constant(shift)
-            scores = scores - _constant(shift)  # changes nothing but the size of the numbers
+                top = xp.where(top > sink, top, sink)
+                sink = sink - top
+            # Derivatives pass through the shift on purpose: they cancel on paper, and in floating
+            # point they give the slope of a weight near one from the others, without 1 − 1.
+            scores = scores - top
         elif mask is not None:
             scores = xp.where(mask, scores, xp.zeros_like(scores))
         weights = self.similarity(scores)
@@ -99,15 +102,6 @@ class Attention:
 
     def _normalized_over(self, scores: Array, axis: int, heads: int) -> int | tuple[int, int]:
         return (heads, axis) if self.joins_heads and scores.ndim > 1 else axis
-
-
-def _constant(x: Array) -> Array:
-    """`x` without its derivative: a shift changes nothing, so nothing flows back through it."""
-    if is_jax_array(x):
-        import jax
-
-        return jax.lax.stop_gradient(x)
-    return x.detach() if is_torch_array(x) else x
 
 
 _REGISTRY: dict[str, Attention] = {}

@@ -194,7 +194,17 @@ class SingleLocation(Model):
         bias = own.get("b")
         if bias is not None and jnp.ndim(bias) == 1:
             bias = bias[:, None]
-        weights = self.law(scores, bias=bias, axis=1, heads=0)
+        # Shifted here by a constant: cheaper to differentiate than the shift of the registry.
+        if bias is None:
+            top = jnp.max(scores, axis=1, keepdims=True)
+        elif self.law.joins_heads:
+            top = jnp.max(scores + bias[:, None], axis=(0, 1), keepdims=True)
+        else:
+            top = jnp.maximum(jnp.max(scores, axis=1, keepdims=True), bias[:, None])
+        top = jax.lax.stop_gradient(top)
+        if bias is not None and self.law.has_sink:
+            bias = bias - top[:, 0]
+        weights = self.law(scores - top, bias=bias, axis=1, heads=0, shift=False)
         return own["v"] * weights if "v" in own else weights
 
     def misses(self, params, theta, noise):
