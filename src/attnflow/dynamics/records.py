@@ -29,7 +29,10 @@ def _lifted(value: Any) -> Any:
 
 def traced(model: Model) -> Model:
     """The model with every float as a float64 array, so that a new value does not recompile."""
-    return type(model)(**{name: _lifted(value) for name, value in fields_of(model).items()})
+    fields = fields_of(model).items()
+    return type(model)(
+        **{name: value if name in model.shared else _lifted(value) for name, value in fields}
+    )
 
 
 def split(model: Model) -> tuple[Model, Model]:

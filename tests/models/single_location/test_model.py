@@ -12,6 +12,7 @@ import attnflow as af
 from attnflow.models.single_location import (
     SingleLocation,
     discrete,
+    estimate,
     flipping_spike,
     from_sampler,
     gaussian,
@@ -70,6 +71,24 @@ def test_the_finite_form_is_exact_at_small_dimension(activation, rng):
         limit = float(loss_of(model, params))
     assert exact == pytest.approx(mean, abs=5 * error + 2e-3)
     assert abs(limit - mean) > 10 * abs(exact - mean)
+
+
+def test_error_bars_cover_the_truth(rng):
+    """Against plain sampling, and the gradient's bars against the spread over more seeds."""
+    model = SingleLocation(flipping_spike(2.0, 3.0), tokens=4, heads=2, samples=1024)
+    params = some_params(model, rng)
+    found = estimate(model, params)
+    mean, error = oracle.limit_risk(
+        model.signal, 4, params["m"], params["r"], "softmax", rng, 400_000
+    )
+    assert found.risk == pytest.approx(mean, abs=4 * (error + found.risk_error))
+    assert 0 < found.risk_error < 0.01
+    other = estimate(model, params, seed=1)
+    gap = found.gradient["m"] - other.gradient["m"]
+    bars = np.hypot(found.gradient_error["m"], other.gradient_error["m"])
+    assert np.abs(gap / bars).max() < 6
+    with pytest.raises(ValueError, match="two"):
+        estimate(model, params, replicates=1)
 
 
 def test_points_made_on_the_way_are_the_kept_ones(rng):

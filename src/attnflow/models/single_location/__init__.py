@@ -8,6 +8,7 @@ from attnflow.models.single_location.bayes import (
     posterior,
     quadrature,
 )
+from attnflow.models.single_location.estimate import Estimate, estimate
 from attnflow.models.single_location.model import SingleLocation
 from attnflow.models.single_location.pruning import Pruning, prune
 from attnflow.models.single_location.sgd import sgd
@@ -27,6 +28,7 @@ from attnflow.models.single_location.task import HeadsTask
 __all__ = [
     "Curvature",
     "Discrete",
+    "Estimate",
     "Gaussian",
     "Growth",
     "HeadsTask",
@@ -38,6 +40,7 @@ __all__ = [
     "believed_risk",
     "curvature",
     "discrete",
+    "estimate",
     "flipping_spike",
     "from_sampler",
     "gaussian",

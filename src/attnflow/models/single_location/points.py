@@ -43,8 +43,8 @@ class Points(eqx.Module):
 
     first: np.ndarray
     moves: np.ndarray
-    uniforms: np.ndarray | None
-    normals: np.ndarray | None
+    uniforms: jax.Array | None
+    normals: jax.Array | None
     leading: int = eqx.field(static=True)
     images: "tuple[Image, ...]" = eqx.field(static=True)
 
@@ -102,7 +102,7 @@ def sobol(
     if keep:
         with jax.enable_x64(True):
             made = jax.jit(jax.vmap(lambda move: _numbers(first ^ move[:, None], leading)))
-            kept = tuple(np.asarray(x) for x in made(moves))
+            kept = made(moves)  # on the device: a copy at every call would cost as much as the use
     return Points(first, moves, *kept, leading=leading, images=images)
 
 
