@@ -122,6 +122,6 @@ GALLERY.figure(
     "0.5, 7.1 at 0.2 and 6.1 at 0.05, where the dotted line also has 6.1. At D = 10⁴ the median "
     "is above 60, not 10. Not a figure of the paper. Quick: 6 runs, rate 0.5, 1,024 points.",
     quick=Dimensions(),
-    paper=Dimensions(runs=16, rate=0.1, samples=2048),
+    paper=Dimensions(decades=(3, 4, 5, 6, 7, 8), runs=16, rate=0.1, samples=2048),
     draw=draw_dimensions,
 )(dimensions)

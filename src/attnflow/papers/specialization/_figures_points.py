@@ -118,7 +118,7 @@ class Quadrature:
     tokens: int = 5
     heads: int = 4
     last: float = 30.0
-    powers: tuple[int, ...] = (10, 11, 12, 13, 14)
+    powers: tuple[int, ...] = (10, 12, 13, 14)
     replicates: int = 4
     reference: int = 16
 
