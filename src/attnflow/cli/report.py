@@ -18,6 +18,7 @@ from attnflow.web.report import Picture, page
 @dataclasses.dataclass(frozen=True)
 class Options:
     out: Annotated[Path, Doc("folder for the page, the data and the pictures")] = Path("out")
+    all: Annotated[bool, Doc("also the figures that take longer than the others")] = False
 
 
 def run(arguments: list[str]) -> int:
@@ -25,13 +26,17 @@ def run(arguments: list[str]) -> int:
         Options,
         args=arguments,
         prog="attnflow report",
+        config=(tyro.conf.FlagCreatePairsOff,),
         description="Verify every claim, draw the quick figures, write out/report.html.",
     )
     console = Console()
     console.rule("ledger")
     rows = run_all(ledger.select(), console)
     console.rule("figures")
-    figures = gallery.select()
+    everything = gallery.select()
+    figures = [figure for figure in everything if figure.tour or options.all]
+    if len(figures) < len(everything):
+        print(f"{len(everything) - len(figures)} longer ones are left out: attnflow report --all")
     rendered = render_all(figures, "quick", options.out / "figures")
     pictures = [
         Picture(figure.id, figure.title, figure.caption, done)

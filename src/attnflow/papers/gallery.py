@@ -26,6 +26,7 @@ class Figure:
     presets: Mapping[str, Any]
     compute: Callable[[Any], xr.Dataset]
     draw: Callable[[xr.Dataset], Canvas]
+    tour: bool = True
 
     @property
     def id(self) -> str:
@@ -48,12 +49,18 @@ class Gallery:
         quick: Any,
         paper: Any,
         draw: Callable[[xr.Dataset], Canvas],
+        tour: bool = True,
     ):
+        """`tour`: whether its quick preset is among those of the report; for those that take longer
+        than others it is not."""
+
         def add(compute: Callable[[Any], xr.Dataset]):
             if name in self.figures:
                 raise ValueError(f"{self.paper}/{name} is in the gallery already")
             presets = {"quick": quick, "paper": paper}
-            self.figures[name] = Figure(self.paper, name, title, caption, presets, compute, draw)
+            self.figures[name] = Figure(
+                self.paper, name, title, caption, presets, compute, draw, tour
+            )
             return compute
 
         return add

@@ -112,6 +112,7 @@ def draw_dimensions(ds: xr.Dataset):
 
 GALLERY.figure(
     "dimension",
+    tour=False,
     title="Specialization takes a time of order log D",
     caption="When two softmax heads are 0.5 apart on the flipping feature (ν₁ = ν₂ = 2, L = 10, "
     "η = 1, batches of D), D from 10³ to 10⁸: SGD whose steps cost the same at every D, the same "

@@ -97,6 +97,7 @@ def draw_maps(ds: xr.Dataset):
 
 GALLERY.figure(
     "6",
+    tour=False,
     title="Attention maps",
     caption="Five sequences (the same in each row) through trained heads, H = 4, L = 5, isotropic "
     "Gaussian F = 3, ν = 9; the relevant token is framed in red. A softmax head always spends all "

@@ -179,6 +179,7 @@ for number, activation, title, seen in (
 
 GALLERY.figure(
     "15",
+    tour=False,
     title="Flipping spike: more heads reach further",
     caption="Softmax heads, L = 4, ν₁ = ν₂ = 2, H = 2, 4, 5, 8. With more heads a few go much "
     "further along the flipping feature than two heads ever do, and the others keep to the "
@@ -226,4 +227,5 @@ for number, activation, heads, quick_heads, title, seen in (
         quick=by_heads(quick_heads, (ISOTROPIC, ANISOTROPIC), activation=activation, **QUICK),
         paper=by_heads(heads, (ISOTROPIC, ANISOTROPIC), activation=activation, **PAPER),
         draw=draw_planes,
+        tour=False,
     )(planes)

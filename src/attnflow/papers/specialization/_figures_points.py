@@ -210,6 +210,7 @@ def draw_quadrature(ds: xr.Dataset):
 
 GALLERY.figure(
     "quadrature",
+    tour=False,
     title="Random and quasi-random averages",
     caption="Root mean square over independent sets, against the number of sequences evaluated "
     "(mirror images counted), for four softmax heads on Gaussian features (ν = 8, 2; L = 5) that "

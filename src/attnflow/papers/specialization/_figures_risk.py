@@ -116,6 +116,7 @@ def draw_risks(ds: xr.Dataset):
 
 GALLERY.figure(
     "5",
+    tour=False,
     title="Risk after training",
     caption="L = 5, η = 1. Left: against the number of heads, F = 4, ν = 10 (in the paper preset "
     "also for Gaussian features); right pair: against the strength, F = 2, H = 4 (ν₁ = ν₂ for the "
@@ -207,6 +208,7 @@ def draw_pruned(ds: xr.Dataset):
 
 GALLERY.figure(
     "7",
+    tour=False,
     title="Pruning heads one by one",
     caption="Risk while the least needed of eight trained heads is removed again and again, L = 5, "
     "F = 4, ν = 10: spikes, and in the paper preset isotropic Gaussian too; thin lines: runs. On "

@@ -197,6 +197,7 @@ GALLERY.figure(
 
 GALLERY.figure(
     "10",
+    tour=False,
     title="SGD and flow on Gaussian features",
     caption="Gaussian features ν₁ = 8, ν₂ = 2, L = 5, four heads, η = 1: softmax, softmax-1, "
     "B-softmax from the top. The strong feature is learned first, in two even groups; the weak "

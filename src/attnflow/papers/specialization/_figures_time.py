@@ -143,6 +143,7 @@ def draw_sequence_planes(ds: xr.Dataset):
 
 GALLERY.figure(
     "19",
+    tour=False,
     title="Eight heads and three features: paths",
     caption="Softmax, the runs of figure 20, one a row, in the three planes of two features. "
     + SEEN
@@ -175,6 +176,7 @@ def draw_sequence_runs(ds: xr.Dataset):
 
 GALLERY.figure(
     "20",
+    tour=False,
     title="Eight heads and three features: alignments",
     caption="Four starts, one a row; left softmax, right B-softmax. "
     + SEEN
