@@ -27,8 +27,8 @@ def bayes_risk(
 
     >>> from attnflow.models.single_location.signals import flipping_spike
     >>> risk, error = bayes_risk(flipping_spike(2.0, 2.0), tokens=10)
-    >>> bool(error < 1e-3), round(risk, 2)
-    (True, 0.54)
+    >>> bool(error < 1e-3), bool(0.53 < risk < 0.57)
+    (True, True)
     """
     return believed_risk(signal, signal, tokens, samples, replicates, seed)
 

@@ -28,7 +28,7 @@ class Maps:
     nu: float = 9.0
     heads: int = 4
     tokens: int = 5
-    last: float = 100.0
+    last: float = 300.0
     samples: int = 2048
     sequences: int = 5
     seed: int = 3
@@ -104,7 +104,7 @@ GALLERY.figure(
     "its attention, so heads that point away from the signal spend it on the wrong tokens; "
     "softmax-1 damps such heads, and B-softmax, normalized over all heads at once (weights up to "
     "H = 4), nearly silences them. Sequences are drawn from the asymptotic law of the scores. "
-    "Quick: 2,048 points and τ = 100; paper preset: 10⁵ and 1,000.",
+    "Quick: 2,048 points and τ = 300; paper preset: 10⁵ and 1,000.",
     quick=Maps(),
     paper=Maps(last=1e3, samples=100_000),
     draw=draw_maps,

@@ -218,7 +218,7 @@ GALLERY.figure(
     "several times better than random ones, but only from 2¹⁰ of them on; mirroring spends the "
     "same sequences on eight times fewer independent points and so gains later, from 2¹³. (b) What "
     "it buys: the gradient along the feature not yet learned, zero by symmetry, which otherwise "
-    "leaves the saddle in place of the start's own D^(−1/2). Not a figure of the paper. Quick: 6 "
+    "leaves the saddle in place of the start's own D^(−1/2). Not a figure of the paper. Quick: 4 "
     "sets of up to 2¹⁴.",
     quick=Quadrature(),
     paper=Quadrature(powers=(10, 11, 12, 13, 14, 15, 16, 17), replicates=32, reference=21),
