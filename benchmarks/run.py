@@ -11,8 +11,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more only slow down small matrices
@@ -27,21 +25,10 @@ sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
 from benchmarks import single_location  # noqa: E402
+from benchmarks.timing import best, timed  # noqa: E402
 from tests.oracles import jacobian, two_token, value_softmax  # noqa: E402
 
 Row = tuple[str, str, str, str]
-
-
-def timed(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
-
-
-def best(call: Callable[[], object], repeats: int = 5) -> tuple[float, float]:
-    """(first call with its compilation, best of the later ones)."""
-    first = timed(call)
-    return first, min(timed(call) for _ in range(repeats))
 
 
 def eight_tokens():

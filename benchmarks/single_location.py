@@ -1,8 +1,6 @@
 """The single-location model: averages, quasi-random points and reduced SGD, against the obvious."""
 
 import importlib
-import time
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,19 +8,10 @@ import jax
 import numpy as np
 
 from attnflow.models.single_location import SingleLocation, estimate, flipping_spike, sgd
+from benchmarks.timing import best
 
 Row = tuple[str, str, str, str]
 TOKENS, HEADS, SAMPLES = 10, 2, 100_000
-
-
-def best(call: Callable[[], Any], repeats: int = 7) -> float:
-    call()
-    times = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begun)
-    return min(times)
 
 
 def numpy_gradient(m, r, seen, noise):
@@ -76,13 +65,13 @@ def averages() -> list[Row]:
     except ImportError:
         pass
     with jax.enable_x64(True):
-        once = best(lambda: jax.block_until_ready(slope_of(model, params)))
+        _, once = best(lambda: jax.block_until_ready(slope_of(model, params)), 7)
         ours["one thread"] = once * SAMPLES / count
-    spread = best(lambda: estimate(half, params, replicates=2))
+    _, spread = best(lambda: estimate(half, params, replicates=2), 7)
     ours["`estimate`, two replicates on two threads"] = spread * SAMPLES / (2 * half.points.count)
     rows = []
     for rival, call in rivals.items():
-        theirs = best(call)
+        _, theirs = best(call, 7)
         rows += [
             (
                 f"gradient of the risk over 10⁵ samples, L = 10, H = F = 2, {name}",
@@ -131,7 +120,7 @@ def points() -> list[Row]:
 def reduced_sgd() -> list[Row]:
     def seconds_a_step(dimension: int, level: str, steps: int) -> float:
         model = SingleLocation(flipping_spike(), tokens=TOKENS, heads=HEADS, dimension=dimension)
-        return best(lambda: sgd(model, steps, level=level, record=2), repeats=2) / steps
+        return best(lambda: sgd(model, steps, level=level, record=2), repeats=2)[1] / steps
 
     direct, exact = seconds_a_step(2000, "direct", 2), seconds_a_step(2000, "exact", 40)
     rows = [

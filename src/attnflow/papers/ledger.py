@@ -85,6 +85,11 @@ def corrected(printed: Finding, mended: Finding, correction: str) -> Finding:
     )
 
 
+def rerun(code: str) -> str:
+    """The command that shows a counterexample again."""
+    return f'python -c "import numpy as np, attnflow as af; {code}"'
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """One row: a statement in our own words, where the paper makes it, and its check."""

@@ -5,7 +5,7 @@ weights k must return it. As D grows everything depends on m = k·k* and q = k·
 """
 
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ class SingleLocation(Model):
     samples: int = 8192
     seed: int = 0
     start: dict[str, np.ndarray] | None = None
-    points: Points = None  # type: ignore[assignment]  # made from the other fields
+    points: Any = None  # Points, made from the other fields unless given
 
     dims: ClassVar = {
         "m": ("head", "feature"),

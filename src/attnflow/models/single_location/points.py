@@ -70,6 +70,11 @@ def _numbers(bits, leading: int):
     return uniform[:leading], ndtri(uniform[leading:])
 
 
+@functools.partial(jax.jit, static_argnums=2)
+def _all_numbers(first, moves, leading: int):
+    return jax.vmap(lambda move: _numbers(first ^ move[:, None], leading))(moves)
+
+
 @functools.lru_cache(maxsize=8)
 def sobol(
     leading: int,
@@ -101,8 +106,8 @@ def sobol(
     kept = (None, None)
     if keep:
         with jax.enable_x64(True):
-            made = jax.jit(jax.vmap(lambda move: _numbers(first ^ move[:, None], leading)))
-            kept = made(moves)  # on the device: a copy at every call would cost as much as the use
+            # on the device: a copy at every call would cost as much as the use
+            kept = _all_numbers(first, moves, leading)
     return Points(first, moves, *kept, leading=leading, images=images)
 
 

@@ -5,6 +5,8 @@ inner products with the other tokens of its sequence, so the Gram matrix of feat
 a complete state.
 """
 
+import dataclasses
+
 import jax
 import numpy as np
 import xarray as xr
@@ -69,7 +71,9 @@ def sgd(
     if batch is None:
         batch = dimension
     at_least("batch", batch, 1, "a step needs a sequence")
-    plan = Plan(model, dimension, batch, rate, np.random.default_rng(seed))
+    # an array is traced, so that another dimension does not compile the step again
+    traced = dataclasses.replace(model, dimension=np.asarray(float(dimension)))
+    plan = Plan(traced, dimension, batch, rate, np.random.default_rng(seed))
     kept = np.unique(np.rint(np.linspace(0, steps, record)).astype(int))
     rows = []
     with jax.enable_x64(True):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnflow.papers.ledger import Finding, Ledger
+from attnflow.papers.ledger import Finding, Ledger, rerun
 
 LEDGER = Ledger("conditioning")
 
@@ -18,11 +18,6 @@ def vanishing(errors, *, tolerance: float = 1e-9) -> Finding:
     errors = np.abs(np.asarray(errors, float))
     worst = float(errors.max())
     return Finding("holds" if worst <= tolerance else "refuted", worst, errors.size)
-
-
-def rerun(code: str) -> str:
-    """The command that shows a counterexample again."""
-    return f'python -c "import numpy as np, attnflow as af; {code}"'
 
 
 def rerun_gradient(inputs, labels, v, p, show: str) -> str:

@@ -35,12 +35,11 @@ def dimensions(config: Dimensions) -> xr.Dataset:
         signal_of(config.signal),
         tokens=config.tokens,
         heads=config.heads,
-        dimension=np.asarray(1e4),  # type: ignore[arg-type]  # traced: one compilation for all
         samples=config.samples,
     )
     split = np.empty((len(config.decades), config.runs))
     for row, decade in enumerate(config.decades):
-        model = dataclasses.replace(base, dimension=np.asarray(10.0**decade))
+        model = dataclasses.replace(base, dimension=10.0**decade)
         steps = round(config.last / config.rate)
         run = sgd(model, steps, config.rate, level="batch_free", runs=config.runs, record=steps + 1)
         times = run.time.values

@@ -23,7 +23,7 @@ from attnflow.models.single_location import (
     gaussian,
     spikes,
 )
-from attnflow.models.single_location.wishart import wishart_factor
+from attnflow.papers.specialization._flows import start as drawn_overlaps
 
 SIGNALS = {"flipping": flipping_spike, "spikes": spikes, "gaussian": gaussian}
 ACTIVATIONS = {"softmax": "softmax", "softmax_1": "softmax-1", "bayes_softmax": "B-softmax"}
@@ -75,10 +75,7 @@ def trained(training: Training) -> xr.Dataset:
 
 def start(model: SingleLocation, seed: int) -> dict[str, np.ndarray]:
     """Overlaps of k ~ N(0, η²/D) with orthonormal features, drawn in law; b = 0, v = 1."""
-    features, size = model.signal.features, model.signal.features + model.heads
-    rng = np.random.default_rng(seed)
-    factor = wishart_factor(rng, (), size, int(model.dimension)) / np.sqrt(model.dimension)
-    m, r = model.eta * factor[features:, :features], model.eta * factor[features:, features:]
+    m, r = drawn_overlaps(model.signal.features, model.heads, int(model.dimension), model.eta, seed)
     return {"m": m, "r": r} | {
         name: value
         for name, value in (("b", np.zeros(model.heads)), ("v", np.ones(())))

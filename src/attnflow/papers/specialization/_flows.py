@@ -2,14 +2,11 @@
 
 import dataclasses
 import functools
-from typing import ClassVar
 
-import jax
 import numpy as np
 import xarray as xr
 
 from attnflow.dynamics.flow import gradient_flow
-from attnflow.models.interface import Model
 from attnflow.models.single_location import SingleLocation, flipping_spike, growth, plateau
 from attnflow.models.single_location.wishart import wishart_factor
 
@@ -20,29 +17,9 @@ SMALL_ETA = 0.05
 TIMES = np.concatenate([[1.0, 3.0], np.arange(6.0, 180.0, 6.0)])
 
 
-class StartedAt(Model):
-    """A single-location model whose flow starts at the overlaps m and r."""
-
-    model: SingleLocation
-    m: np.ndarray
-    r: np.ndarray
-
-    dims: ClassVar = SingleLocation.dims
-    shared: ClassVar = ("model",)
-
-    def init(self, key=None):
-        del key
-        return {"m": jax.numpy.asarray(self.m), "r": jax.numpy.asarray(self.r)}
-
-    def loss(self, params):
-        return self.model.loss(params)
-
-    def observe(self, params):
-        return self.model.observe(params)
-
-
 def start(features: int, heads: int, dimension: int, eta: float, seed: int):
-    """m and r of random vectors in D dimensions; one seed is one direction whatever D is."""
+    """m and r of random heads and orthonormal features in D dimensions, in law; one seed is one
+    direction whatever D is."""
     rng = np.random.default_rng(seed)
     size = features + heads
     factor = eta * wishart_factor(rng, (), size, dimension) / np.sqrt(dimension)
@@ -70,10 +47,10 @@ def flows() -> xr.Dataset:
     the dimensions `LARGE`."""
     starts = [start(2, HEADS, 10**4, 1.0, seed) for seed in range(STARTS)]
     starts += [start(2, HEADS, d, SMALL_ETA, 0) for d in LARGE]
-    m, r = (np.stack(each) for each in zip(*starts, strict=True))
-    model = StartedAt(figure_1_model(), m[0], r[0])
+    params = [{"m": m, "r": r} for m, r in starts]
+    model = dataclasses.replace(figure_1_model(), start=params[0])
     return gradient_flow(
-        model, times=TIMES, over={"m": m, "r": r}, solver="quick", rtol=1e-5, atol=1e-10
+        model, times=TIMES, over={"start": params}, solver="quick", rtol=1e-5, atol=1e-10
     )
 
 

@@ -1,13 +1,10 @@
 """The ledger, and what its rows share."""
 
-from attnflow.papers.ledger import Finding, Ledger
+from attnflow.papers.ledger import Finding, Ledger, rerun
+
+__all__ = ["LEDGER", "all_of", "rerun"]
 
 LEDGER = Ledger("specialization")
-
-
-def rerun(code: str) -> str:
-    """The command that shows a counterexample again."""
-    return f'python -c "import numpy as np, attnflow as af; {code}"'
 
 
 def all_of(*findings: Finding) -> Finding:
