@@ -41,7 +41,7 @@ def torch_gradient(m, r, seen, noise):
     return torch.autograd.grad(loss, (m, r))
 
 
-value_and_slope = eqx.filter_jit(lambda model, params: jax.value_and_grad(model.loss)(params))
+value_and_slope = eqx.filter_jit(SingleLocation.value_and_slope)
 slope_of = eqx.filter_jit(lambda model, params: jax.grad(model.loss)(params))
 
 

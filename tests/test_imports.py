@@ -12,7 +12,7 @@ ALLOWED = {
     "attention": set(),
     "instruments": set(),
     "tasks": set(),
-    "models": {"attention"},
+    "models": {"attention", "tasks"},
     "dynamics": {"models.interface"},
     "papers": {"attention", "models", "dynamics", "instruments", "tasks"},
     "torch": {"attention", "instruments"},

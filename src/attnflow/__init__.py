@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from attnflow.dynamics.schedules import alternating, em_like, scale_blocks
     from attnflow.dynamics.stall import Stall, explain_stall
-    from attnflow.models import single_location
+    from attnflow.models import head, single_location
     from attnflow.models.head import Head, SymbolHead
     from attnflow.models.prompt import Prompt, StudentTeacher
     from attnflow.models.self_attention import SelfAttention
@@ -55,6 +55,7 @@ _EXPORTS = {
     "gradient_flow": "attnflow.dynamics.flow",
     "attention": "attnflow.attention",
     "instruments": "attnflow.instruments",
+    "head": "attnflow.models.head",
     "single_location": "attnflow.models.single_location",
 }
 
@@ -82,6 +83,7 @@ __all__ = [
     "explain_stall",
     "gauss_newton",
     "gradient_flow",
+    "head",
     "instruments",
     "levenberg_marquardt",
     "scale_blocks",

@@ -43,7 +43,55 @@ def test_divergence_raises_with_its_step():
     model = af.ValueSoftmax(values=np.ones((2, 2)), target=2 * np.ones(2), objective="square")
     with pytest.raises(af.DescentError, match="not finite at step") as failure:
         af.descend(model, 10_000, optax.sgd(1e3))
-    assert 0 < failure.value.step <= 10_000
+    error = failure.value
+    assert 0 < error.step <= 10_000
+    assert error.what == "loss" or error.what in str(error)
+    kept = error.recorded
+    assert kept.step.values[0] == 0
+    assert kept.step.values[-1] < error.step
+    assert np.isfinite(kept.loss).all()
+
+
+def test_divergence_in_a_batch_names_its_runs():
+    model = af.ValueSoftmax(values=np.ones((2, 2)), target=2 * np.ones(2), objective="square")
+    with pytest.raises(af.DescentError, match="in run 1") as failure:
+        af.descend(model, 1000, optax.sgd, tuned={"learning_rate": [1e-3, 1e3]}, record=20)
+    assert failure.value.runs == [1]
+    assert failure.value.recorded.sizes["run"] == 2
+
+
+def test_the_others_of_a_batch_go_on_if_asked():
+    model = af.ValueSoftmax(values=np.ones((2, 2)), target=2 * np.ones(2), objective="square")
+    tuned = {"learning_rate": [1e-3, 1e3]}
+    kept = af.descend(model, 1000, optax.sgd, tuned=tuned, record=20, keep_diverged=True)
+    alone = af.descend(model, 1000, optax.sgd(1e-3), record=20)
+    np.testing.assert_allclose(kept.loss[0], alone.loss, rtol=1e-12)
+    when = kept.diverged.values
+    assert np.isinf(when[0])
+    assert 0 < when[1] <= 1000
+    np.testing.assert_array_equal(np.isnan(kept.loss[1]), kept.step >= when[1])
+
+
+def test_tuned_optimizers_are_the_separate_ones():
+    rates = [0.01, 0.1, 0.3]
+    many = af.descend(MODEL, 50, optax.adam, tuned={"learning_rate": rates}, record=4)
+    for run, rate in enumerate(rates):
+        alone = af.descend(MODEL, 50, optax.adam(rate), record=4)
+        np.testing.assert_allclose(many.loss[run], alone.loss, rtol=1e-12)
+    both = af.descend(
+        MODEL,
+        50,
+        optax.sgd,
+        tuned={"learning_rate": [0.1, 0.2]},
+        over={"target_norm": [0.5, 2.0]},
+        record=4,
+    )
+    alone = af.descend(MODEL, 50, optax.sgd(0.2), over={"target_norm": [2.0]}, record=4)
+    np.testing.assert_allclose(both.loss[1], alone.loss[0], rtol=1e-12)
+    with pytest.raises(ValueError, match="one value a run"):
+        af.descend(MODEL, 5, optax.sgd, tuned={"learning_rate": 0.1})
+    with pytest.raises(ValueError, match="one value a run"):
+        af.descend(MODEL, 5, lambda a, b: optax.sgd(a * b), tuned={"a": [1.0], "b": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize(

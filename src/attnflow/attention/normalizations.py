@@ -22,7 +22,7 @@ def row_sum(weights: Array, axis: int = -1, heads: int = -2, sink: Array | None 
     """Divide by the sum; 0/0 where every weight is zero."""
     del heads, sink
     xp = array_namespace(weights)
-    return weights / xp.sum(weights, axis=axis, keepdims=True)
+    return weights * (1 / xp.sum(weights, axis=axis, keepdims=True))
 
 
 def clamped_sum(
@@ -40,7 +40,8 @@ def sink_sum(weights: Array, axis: int = -1, heads: int = -2, sink: Array | None
     one."""
     del heads
     xp = array_namespace(weights)
-    return weights / ((1.0 if sink is None else sink) + xp.sum(weights, axis=axis, keepdims=True))
+    total = (1.0 if sink is None else sink) + xp.sum(weights, axis=axis, keepdims=True)
+    return weights * (1 / total)
 
 
 def joint_sum(weights: Array, axis: int = -1, heads: int = -2, sink: Array | None = None) -> Array:

@@ -62,6 +62,8 @@ def show(trajectory: xr.Dataset, extras: dict[str, Any], title: str) -> None:
             console.print(f"  critical   t = {time:.12g}   |M|² = {height:.12g}")
     if "heads" in extras:
         _tell_heads(console, extras["heads"])
+    if "routing" in extras:
+        _tell_routing(console, extras["routing"])
     if "stall" in extras:
         numbers = dict(extras["stall"])
         console.print(f"[bold]{numbers.pop('cause')}[/]: {numbers.pop('words')}", soft_wrap=True)
@@ -91,6 +93,30 @@ def _tell_heads(console: Console, found: dict[str, Any]) -> None:
     lines.append(f"heads of the same signs at the end: {groups}")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _tell_routing(console: Console, found: dict[str, Any]) -> None:
+    for what, key in (("attention", "attention_freezes"), ("values", "values_freeze")):
+        at = found[key]
+        console.print(
+            f"{what:<9} stays within 5 % of its way of its end from step {at['near_end']:.0f}, "
+            f"is slower than 5 % of its top speed from {at['slow']:.0f}, is half way at "
+            f"{at['half_way']:.0f}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(
+        f"values    {found['value_components']} components carry 90 % of their variance "
+        f"(participation ratio {found['value_participation']:.3g})",
+        highlight=False,
+        soft_wrap=True,
+    )
+    signs = found.get("signs")
+    if signs:
+        names = ("attention_collapse", "value_explosion", "diffuse_routing")
+        seen = [name.replace("_", " ") for name in names if signs[name]]
+        seen += [f"{signs['dead_keys']:.0%} of the keys unused"] if signs["dead_keys"] else []
+        console.print(f"signs of failure: {', '.join(seen) or 'none'}", highlight=False)
 
 
 def picture(trajectory: xr.Dataset, title: str) -> Figure:

@@ -2,13 +2,14 @@
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 import optax
+import xarray as xr
 from rich.console import Console
 from rich.progress import Progress
 
@@ -20,33 +21,40 @@ PROGRESS_AFTER = 2.0  # seconds of work before a bar appears
 
 
 class DescentError(RuntimeError):
-    """A descent whose parameters or observables stopped being finite. `step` is where."""
+    """A descent whose parameters or observables stopped being finite: at `step`, in the runs
+    numbered `runs`, and the first thing to go was `what`. `recorded` is the Dataset up to there."""
 
-    def __init__(self, message: str, step: int):
+    def __init__(self, message: str, step: int, what: str, runs: list[int], recorded: xr.Dataset):
         super().__init__(message)
-        self.step = step
+        self.step, self.what, self.runs, self.recorded = step, what, runs, recorded
 
 
 def descend(
     model: Model,
     steps: int,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation | Callable[..., optax.GradientTransformation],
     *,
+    tuned: Mapping[str, Any] | None = None,
     record: int | Sequence[int] | np.ndarray = 200,
     runs: int | None = None,
     over: Mapping[str, Any] | None = None,
     key: Any = None,
+    keep_diverged: bool = False,
     progress: bool | None = None,
     return_params: bool = False,
 ) -> Any:
     """`steps` steps of `optimizer` on `model.loss`, as a Dataset over `step`.
 
     record: how many log-spaced steps to keep (0 and the last among them), or the steps themselves;
-    nothing else is stored. runs, over, key: as in `gradient_flow`. Deterministic: the only random
-    draw is the start, from `key`. progress: a bar on long work; by default one appears after two
-    seconds if a terminal is there. return_params: give (Dataset, final parameters) instead.
+    nothing else is stored. tuned: numbers of the optimizer, a list each, for as many runs: then
+    `optimizer` is a function that makes it of them. runs, over, key: as in `gradient_flow`.
+    Deterministic: the only random draw is the start, from `key`. progress: a bar on long work; by
+    default one appears after two seconds if a terminal is there. return_params: give (Dataset,
+    final parameters) instead.
 
-    Raises `DescentError` at the first record that is not finite.
+    Raises `DescentError` at the first record that is not finite; it holds the records before. With
+    `keep_diverged` the other runs of a batch go on: what is lost is NaN, and the coordinate
+    `diverged` of a run is the step at which it was (infinite: never).
 
         >>> import attnflow as af, optax
         >>> run = af.descend(af.ValueSoftmax(projections=(0.3, 0.1)), 1000, optax.sgd(0.1))
@@ -56,26 +64,67 @@ def descend(
     at_least("steps", steps, 1)
     grid = step_grid(steps, record)
     with jax.enable_x64(True):
+        numbers = {name: np.asarray(x, np.float64) for name, x in (tuned or {}).items()}
+        if numbers:
+            over, runs = over or {}, _count(numbers, runs)
         batch = prepare(model, over, runs, key)
         lifted, keys, _, lead = batch
-        begin, advance = _programs(optimizer, lead)
-        state, observed = begin(lifted, keys)
+        begin, advance = _programs(optimizer, bool(numbers), lead)
+        state, observed = begin(lifted, numbers, keys)
         kept, done = [], 0
+
+        diverged = np.full(batch.count, np.inf)
+
+        def records() -> xr.Dataset:
+            rows = {name: np.stack([row[name] for row in kept], int(lead)) for name in kept[0]}
+            axes = batch.axes | {"step": grid[: len(kept)]}
+            coords = {"diverged": ("run", diverged)} if keep_diverged and lead else {}
+            return dataset(rows, model.dims, axes, {"model": describe(model)}, coords)
+
         with _bar(progress, grid[-1]) as tick:
             for step in grid:
-                state, observed = advance(lifted, state, step - done)
+                state, observed = advance(lifted, numbers, state, step - done)
                 observed = jax.tree.map(np.asarray, observed)
                 done = int(step)
-                if not all(np.isfinite(x).all() for x in observed.values()):
-                    raise DescentError(
-                        f"the descent is not finite at step {done}: take a smaller step size", done
-                    )
+                finite = {name: _finite_runs(x, batch.count) for name, x in observed.items()}
+                lost = [name for name, ok in finite.items() if not ok.all()]
+                if lost and keep_diverged and lead:
+                    alive = np.all(list(finite.values()), axis=0)
+                    diverged = np.minimum(diverged, np.where(alive, np.inf, done))
+                    observed = {name: _lost(x, alive) for name, x in observed.items()}
+                elif lost:
+                    which = np.flatnonzero(~finite[lost[0]]).tolist() if lead else []
+                    kept_so_far = records() if kept else xr.Dataset()
+                    message = _diverged(done, lost[0], which, kept)
+                    raise DescentError(message, done, lost[0], which, kept_so_far)
                 kept.append(observed)
                 tick(done)
         params = jax.tree.map(np.asarray, state[0])
-    stacked = {name: np.stack([row[name] for row in kept], axis=int(lead)) for name in kept[0]}
-    result = dataset(stacked, model.dims, batch.axes | {"step": grid}, {"model": describe(model)})
+        result = records()
     return (result, params) if return_params else result
+
+
+def _count(numbers: Mapping[str, np.ndarray], runs: int | None) -> int:
+    counts = {x.shape[0] if x.ndim else 0 for x in numbers.values()} | ({runs} if runs else set())
+    if len(counts) != 1 or 0 in counts:
+        raise ValueError(f"tuned: every number needs one value a run (got {sorted(counts)})")
+    return counts.pop()
+
+
+def _finite_runs(x: np.ndarray, count: int) -> np.ndarray:
+    return np.all(np.isfinite(np.reshape(x, (count, -1))), axis=1)
+
+
+def _lost(x: np.ndarray, alive: np.ndarray) -> np.ndarray:
+    return np.where(alive.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan)
+
+
+def _diverged(step: int, what: str, runs: list[int], kept: list) -> str:
+    where = f" in run {', '.join(map(str, runs[:5]))}{' …' * (len(runs) > 5)}" if runs else ""
+    before = ""
+    if kept and "loss" in kept[-1]:
+        before = f" (loss before it: {np.max(kept[-1]['loss']):.4g})"
+    return f"{what} is not finite at step {step}{where}{before}: take a smaller step size"
 
 
 def step_grid(steps: int, record: int | Sequence[int] | np.ndarray) -> np.ndarray:
@@ -90,18 +139,22 @@ def step_grid(steps: int, record: int | Sequence[int] | np.ndarray) -> np.ndarra
 
 
 @functools.lru_cache(maxsize=32)
-def _programs(optimizer: optax.GradientTransformation, lead: bool):
-    """The compiled start and the compiled loop of a number of steps known only when it runs."""
+def _programs(optimizer: Any, made: bool, lead: bool):
+    """The compiled start and the compiled loop of a number of steps known only when it runs;
+    `made`: `optimizer` makes one of the runs' own numbers."""
 
-    def begin(model, key):
+    def tuned(numbers) -> optax.GradientTransformation:
+        return optimizer(**numbers) if made else optimizer
+
+    def begin(model, numbers, key):
         params = model.init(key)
-        return (params, optimizer.init(params)), model.observe(params)
+        return (params, tuned(numbers).init(params)), model.observe(params)
 
-    def advance(model, state, count):
+    def advance(model, numbers, state, count):
         def step(_, state):
             params, memory = state
             gradient = jax.grad(model.loss)(params)
-            updates, memory = optimizer.update(gradient, memory, params)
+            updates, memory = tuned(numbers).update(gradient, memory, params)
             return optax.apply_updates(params, updates), memory
 
         state = jax.lax.fori_loop(0, count, step, state)
@@ -110,8 +163,9 @@ def _programs(optimizer: optax.GradientTransformation, lead: bool):
     if not lead:
         return eqx.filter_jit(begin), eqx.filter_jit(advance)
 
-    def advance_all(model, state, count):
-        return for_each_run(lambda model, state: advance(model, state, count))(model, state)
+    def advance_all(model, numbers, state, count):
+        each = for_each_run(lambda model, numbers, state: advance(model, numbers, state, count))
+        return each(model, numbers, state)
 
     return eqx.filter_jit(for_each_run(begin)), eqx.filter_jit(advance_all)
 

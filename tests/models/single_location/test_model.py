@@ -73,6 +73,24 @@ def test_the_finite_form_is_exact_at_small_dimension(activation, rng):
     assert abs(limit - mean) > 10 * abs(exact - mean)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_one_pass_gives_the_loss_and_its_gradient(activation, rng):
+    model = SingleLocation(
+        flipping_spike(2.0, 3.0), tokens=4, heads=3, activation=activation, samples=5000
+    )
+    with jax.enable_x64(True):
+        params = {k: jnp.asarray(rng.normal(size=x.shape)) for k, x in model.init().items()}
+        value, slope = model.value_and_slope(params)
+        truth, slopes = jax.value_and_grad(model.loss)(params)
+        np.testing.assert_allclose(value, truth, rtol=1e-13)
+        for name in slopes:
+            np.testing.assert_allclose(slope[name], slopes[name], rtol=1e-10, atol=1e-15)
+        theta, noise = rng.normal(size=(2, 9)), rng.normal(size=(4, 5, 9))
+        mean = np.array(jnp.mean(model.weights(params, theta, noise), axis=0))
+        mean[0] -= 1
+        np.testing.assert_allclose(model.misses(params, theta, noise), mean, atol=1e-14)
+
+
 def test_error_bars_cover_the_truth(rng):
     """Against plain sampling, and the gradient's bars against the spread over more seeds."""
     model = SingleLocation(flipping_spike(2.0, 3.0), tokens=4, heads=2, samples=1024)

@@ -11,6 +11,7 @@ import numpy as np
 
 from attnflow._checks import at_least
 from attnflow.models.single_location.model import SingleLocation
+from attnflow.models.single_location.points import Points
 
 
 class Estimate(NamedTuple):
@@ -34,22 +35,21 @@ def estimate(model: SingleLocation, params: Any, replicates: int = 8, seed: int 
     """
     at_least("replicates", replicates, 2, "a standard error needs two")
     at_least("seed", seed, 0)
-    twins = [
-        dataclasses.replace(
-            model, points=model.fresh_points(model.samples, 10**6 + seed * replicates + i)
-        )
-        for i in range(replicates)
+    sets = [
+        model.points.anew(model.samples, 10**6 + seed * replicates + i) for i in range(replicates)
     ]
 
-    def one(twin: SingleLocation):
+    def one(points: Points):
         with jax.enable_x64(True):  # the setting belongs to a thread
-            return jax.tree.map(np.asarray, _value_and_slope(twin, params))
+            return jax.tree.map(np.asarray, _value_and_slope(model, points, params))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(one, twins))
+        found = list(pool.map(one, sets))
     mean = jax.tree.map(lambda *x: np.mean(x, axis=0), *found)
     error = jax.tree.map(lambda *x: np.std(x, axis=0, ddof=1) / np.sqrt(replicates), *found)
     return Estimate(float(mean[0]), float(error[0]), mean[1], error[1])
 
 
-_value_and_slope = eqx.filter_jit(lambda model, params: jax.value_and_grad(model.loss)(params))
+@eqx.filter_jit
+def _value_and_slope(model, points, params):
+    return dataclasses.replace(model, points=points).value_and_slope(params)

@@ -4,6 +4,7 @@ One of L Gaussian tokens in D dimensions carries θ, spread over F hidden direct
 weights k must return it. As D grows everything depends on m = k·k* and q = k·k only.
 """
 
+import functools
 from itertools import product
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from attnflow import attention
 from attnflow._checks import at_least, choice, is_traced, positive
+from attnflow.attention.normalizations import row_sum
 from attnflow.models.interface import Model, Observables
 from attnflow.models.single_location.points import Image, Points, sobol, summed
 from attnflow.models.single_location.signals import Signal
@@ -123,24 +125,45 @@ class SingleLocation(Model):
     def loss(self, params):
         return self.average_of(params, self.squared_error)
 
+    def value_and_slope(self, params):
+        """The loss and its gradient in one pass over the points, where `jax.value_and_grad` takes
+        two."""
+        turned, back = jax.vjp(self._turned, params)
+
+        def of_block(theta, noise):
+            return jax.lax.map(
+                lambda moved: jax.value_and_grad(self.squared_error)(moved, theta, noise), turned
+            )
+
+        values, slopes = self._over_blocks(of_block)
+        return jnp.sum(values), back(slopes)[0]
+
     def average_of(self, params, function):
         """The mean of `function(params, θ, noise)`, as in `average`, for a function that depends on
         the scores and on rotations of the noise only: parameters can then take the place of the
         noise in turning to an image, which is cheaper."""
+        turned = self._turned(params)
+
+        def of_block(theta, noise):
+            @functools.partial(jax.checkpoint, prevent_cse=False)
+            def of_image(moved):
+                return function(moved, theta, noise)
+
+            return summed(of_image, turned)
+
+        return self._over_blocks(of_block)
+
+    def _turned(self, params):
+        """Parameters that do to the points what `params` do to each of their images."""
         signs, orders = self._images()
         rows = jnp.concatenate([params["m"], params["r"]], axis=1) * signs[:, None]
         if orders is not None:
             rows = jnp.take_along_axis(rows, jnp.argsort(orders)[:, None], axis=2)
         features = self.signal.features
-
-        def of_block(theta, noise):
-            def of_image(row):
-                moved = params | {"m": row[:, :features], "r": row[:, features:]}
-                return function(moved, theta, noise)
-
-            return summed(of_image, rows)
-
-        return self._over_blocks(of_block)
+        own = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (len(signs), *jnp.shape(x))), self._own(params)
+        )
+        return {"m": rows[..., :features], "r": rows[..., features:]} | own
 
     def average(self, function):
         """The mean over points and mirror images of `function(θ, noise)` of one block: θ (feature,
@@ -160,7 +183,7 @@ class SingleLocation(Model):
     def _over_blocks(self, function):
         columns = self.signal.features + self.heads
 
-        @jax.checkpoint
+        @functools.partial(jax.checkpoint, prevent_cse=False)
         def of_block(block):
             uniforms, normals = self.points.numbers(block)
             theta = self.signal.theta(self.signal.latent(uniforms))
@@ -181,12 +204,21 @@ class SingleLocation(Model):
 
     def weights(self, params, theta, noise):
         """σ(χ), (head, token, point), the relevant token first."""
+        return self.activate(jnp.stack(self._scores(params, theta, noise)), self._own(params))
+
+    def _scores(self, params, theta, noise):
+        """(token, point) of each head: apart, and without a matrix product, they are faster."""
         rows = jnp.concatenate([params["m"], params["r"]], axis=1)
-        scores = jnp.zeros((self.heads, self.tokens, noise.shape[2]))
-        for c in range(noise.shape[1]):  # on blocks of this shape faster than a matrix product
-            scores = scores + rows[:, c][:, None, None] * noise[None, :, c]
-        scores = scores.at[:, 0].add(params["m"] @ theta)
-        return self.activate(scores, {x: params[x] for x in ("b", "v") if x in params})
+        scores = []
+        for row, m in zip(rows, params["m"], strict=True):
+            score = row[0] * noise[:, 0]
+            for c in range(1, noise.shape[1]):
+                score = score + row[c] * noise[:, c]
+            scores.append(score.at[0].add(m @ theta))
+        return scores
+
+    def _own(self, params):
+        return {x: params[x] for x in ("b", "v") if x in params}
 
     def activate(self, scores, own):
         """σ of scores (head, token, point); `own` holds the bias b, (head,) or (head, point), and
@@ -209,8 +241,17 @@ class SingleLocation(Model):
 
     def misses(self, params, theta, noise):
         """w = (1/H) Σ_h σ − δ_{l,ε}, (token, point)."""
-        output = jnp.mean(self.weights(params, theta, noise), axis=0)
-        return output.at[0].add(-1.0)
+        scores, own = self._scores(params, theta, noise), self._own(params)
+        if self.law.joins_heads:  # one sum for all: the mean weight is that of the added heads
+            scores = [x + b for x, b in zip(scores, own["b"], strict=True)]
+            top = jax.lax.stop_gradient(jnp.max(jnp.stack([jnp.max(x, axis=0) for x in scores]), 0))
+            grown = functools.reduce(jnp.add, [self.law.similarity(x - top) for x in scores])
+            return row_sum(grown, axis=0).at[0].add(-1.0)
+        each = []
+        for h, score in enumerate(scores):
+            alone = own | {"b": own["b"][h : h + 1]} if "b" in own else own
+            each.append(self.activate(score[None], alone)[0])
+        return (functools.reduce(jnp.add, each) / self.heads).at[0].add(-1.0)
 
     def squared_error(self, params, theta, noise):
         misses = self.misses(params, theta, noise)

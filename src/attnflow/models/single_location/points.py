@@ -17,7 +17,7 @@ from scipy.stats import qmc
 
 from attnflow._checks import at_least
 
-BLOCK_BITS = 9
+BLOCK_BITS = 10
 BITS = 30
 MOST_BITS = 24
 KEPT_BYTES = 64 << 20
@@ -52,6 +52,10 @@ class Points(eqx.Module):
     def count(self) -> int:
         """With the images."""
         return self.first.shape[-1] * self.moves.shape[-2] * len(self.images)
+
+    def anew(self, samples: int, seed: int) -> "Points":
+        """Other points for the same average."""
+        return sobol(self.leading, self.first.shape[0] - self.leading, samples, seed, self.images)
 
     def blocks(self) -> Any:
         """What to scan over; `numbers` makes uniforms and normals of one element."""

@@ -86,6 +86,7 @@ class CrossEntropyHead(Model):
 
 
 def check_head(head: CrossEntropyHead, blocks: tuple[str, ...]) -> None:
+    """Raises on parameters or targets that do not fit."""
     at_least("classes", head.classes, 2, "one class leaves nothing to predict")
     needed = {name for name in blocks if not name.startswith("b_")}
     if not needed <= set(head.start) <= set(blocks):
@@ -100,12 +101,12 @@ def check_head(head: CrossEntropyHead, blocks: tuple[str, ...]) -> None:
     if is_traced(head.targets):
         return
     targets = np.asarray(head.targets)
-    if targets.ndim != 2 or targets.size == 0:
+    if targets.ndim != 2 or len(targets) == 0:
         raise ValueError(f"targets must be (sequence, position) (got shape {targets.shape})")
+    if targets.shape[1] < 2:
+        raise ValueError(f"a head needs two positions to choose from (got T = {targets.shape[1]})")
     if targets.dtype.kind not in "iu" or targets.min() < 0 or targets.max() >= head.classes:
         raise ValueError(f"targets must be whole numbers from 0 to {head.classes - 1}")
-    if targets.shape[1] < 2:
-        raise ValueError("a head needs two positions to choose from (got T = 1)")
 
 
 def linear(params, x, name: str):
@@ -129,7 +130,8 @@ class Head(CrossEntropyHead):
     standard normal numbers are added to all of them. `floor` is the least possible loss, if known.
 
     Rows of the attention are made 256 queries at a time, in the gradient too: memory O(T).
-    `routing(params)` is the whole decomposition, for T × T maps that fit.
+    `routing(params)` is the whole decomposition, for T × T maps that fit; with `maps` its
+    `attention`, `compatibility`, `advantage` and `values` are among the observables.
     """
 
     inputs: Any
@@ -139,8 +141,15 @@ class Head(CrossEntropyHead):
     causal: bool = True
     floor: float = 0.0
     scale: float = 0.1
+    maps: bool = False
 
     shared: ClassVar = ("inputs", "targets")
+    dims: ClassVar = {
+        "attention": ("sequence", "query", "key"),
+        "compatibility": ("sequence", "query", "key"),
+        "advantage": ("sequence", "query", "key"),
+        "values": ("sequence", "key", "width"),
+    }
 
     def __check_init__(self):
         check_head(self, FREE if self.inputs is None else (*WEIGHTS, *BIASES))
@@ -200,6 +209,13 @@ class Head(CrossEntropyHead):
         sums = {name: jnp.sum(x) for name, x in sums.items()}
         return sums | {"value_norm": jnp.mean(jnp.linalg.norm(values, axis=-1))}
 
+    def observe(self, params) -> Observables:
+        seen = super().observe(params)
+        if not self.maps:
+            return seen
+        routing = self.routing(params)._asdict()
+        return seen | {name: routing[name] for name in self.dims}
+
     def routing(self, params) -> Routing:
         """Memory O(sequences × T²)."""
         values, targets = self.values(params), jnp.asarray(self.targets)
@@ -216,76 +232,4 @@ class Head(CrossEntropyHead):
         usage = jnp.sum(attention, axis=1)
         return Routing(
             attention, error, compatibility, mean - compatibility, usage, values, chances
-        )
-
-
-class SymbolHead(CrossEntropyHead):
-    """The causal head on sequences of symbols without positions, exactly, in O(T S) for S symbols.
-
-    Scores depend on the two symbols only, so a row of the attention needs no more than the counts
-    of each symbol so far: key j of symbol s has weight e^{s_qs}/Σ_s n_s e^{s_qs}. Tokens are rows
-    of `embedding` (symbol, width), the identity for one-hot tokens.
-    """
-
-    symbols: Any
-    targets: Any
-    start: dict[str, Any]
-    classes: int
-    embedding: Any
-    counts: Any = None
-    floor: float = 0.0
-    scale: float = 0.1
-
-    shared: ClassVar = ("symbols", "targets", "embedding", "counts")
-
-    def __post_init__(self):
-        if self.counts is None:
-            symbols = np.asarray(self.symbols)
-            size = len(self.embedding)
-            if symbols.dtype.kind not in "iu" or symbols.min() < 0 or symbols.max() >= size:
-                raise ValueError(f"symbols must be whole numbers from 0 to {size - 1}")
-            self.counts = np.cumsum(np.eye(size)[symbols], axis=1)
-
-    def __check_init__(self):
-        check_head(self, (*WEIGHTS, *BIASES))
-        if np.shape(self.symbols) != np.shape(self.targets):
-            raise ValueError("symbols and targets must have the same shape")
-
-    def table(self, params):
-        """Scores of symbol pairs and values of symbols."""
-        tokens = jnp.asarray(self.embedding)
-        queries, keys, values = (linear(params, tokens, name) for name in "QKV")
-        return queries @ keys.T / np.sqrt(keys.shape[-1]), values
-
-    def masses(self, params):
-        """Attention of every position on each symbol, (sequence, position, symbol)."""
-        scores, _ = self.table(params)
-        counts = jnp.asarray(self.counts)
-        logs = jnp.where(counts > 0, jnp.log(jnp.maximum(counts, 1.0)), -jnp.inf)
-        return softmax(scores[jnp.asarray(self.symbols)] + logs, axis=-1)
-
-    def totals(self, params):
-        values, masses = self.table(params)[1], self.masses(params)
-        loss, error, _ = losses_and_errors(params, masses @ values, jnp.asarray(self.targets))
-        share = masses / jnp.maximum(jnp.asarray(self.counts), 1.0)
-        entropy = -jnp.sum(masses * jnp.log(jnp.where(share > 0, share, 1.0)), axis=-1)
-        lengths = jnp.sqrt(jnp.sum(error**2, axis=-1) + 1e-300)
-        value_norms = jnp.linalg.norm(values, axis=-1)[jnp.asarray(self.symbols)]
-        return {
-            "loss": jnp.sum(loss),
-            "entropy": jnp.sum(entropy),
-            "error_norm": jnp.sum(lengths),
-            "value_norm": jnp.mean(value_norms),
-        }
-
-    def dense(self) -> Head:
-        """The same head with its T × T attention."""
-        inputs = np.asarray(self.embedding)[np.asarray(self.symbols)]
-        return Head(
-            inputs=inputs,
-            targets=self.targets,
-            start=self.start,
-            classes=self.classes,
-            floor=self.floor,
-            scale=self.scale,
         )
