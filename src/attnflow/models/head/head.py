@@ -5,6 +5,7 @@ logits z W_O + b_O. The upstream error of position i is u_i = (p_i − e_{y_i}) 
 """
 
 import abc
+import functools
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -19,7 +20,8 @@ from attnflow.models.interface import Model, Observables
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
 BIASES = ("b_Q", "b_K", "b_V", "b_O")
 FREE = ("scores", "values", "W_O", "b_O")
-QUERY_BLOCK = 256  # queries whose attention rows are in memory at a time
+QUERY_BLOCK = 128  # queries whose attention rows are in memory at a time
+CAUSAL_PARTS = 4  # each compiled anew, with as many keys as its queries see
 
 
 class Routing(NamedTuple):
@@ -129,7 +131,7 @@ class Head(CrossEntropyHead):
     instead `scores` (position, position), `values` (position, d_v) and W_O. With a key, `scale` ×
     standard normal numbers are added to all of them. `floor` is the least possible loss, if known.
 
-    Rows of the attention are made 256 queries at a time, in the gradient too: memory O(T).
+    Rows of the attention are made 128 queries at a time, in the gradient too: memory O(T).
     `routing(params)` is the whole decomposition, for T × T maps that fit; with `maps` its
     `attention`, `compatibility`, `advantage` and `values` are among the observables.
     """
@@ -176,38 +178,49 @@ class Head(CrossEntropyHead):
         return queries / np.sqrt(keys.shape[-1]), keys
 
     def _rows(self, scores, which):
-        """Attention of the queries numbered `which`."""
+        """Attention of the queries numbered `which` on the first keys."""
         if self.causal:
-            scores = jnp.where(jnp.arange(self.length) <= which[:, None], scores, -jnp.inf)
+            visible = jnp.arange(scores.shape[-1]) <= which[:, None]
+            scores = jnp.where(visible, scores, -jnp.inf)
         return softmax(scores, axis=-1)
 
     def totals(self, params):
         values, targets = self.values(params), jnp.asarray(self.targets)
         pair = None if self.inputs is None else self._queries_and_keys(params)
 
-        @jax.checkpoint
-        def of_queries(which, real):
+        def of_queries(keys: int, queries):
+            which, real = queries
             if pair is None:
-                scores = params["scores"][which][None]
+                scores = params["scores"][which, :keys][None]
             else:
-                scores = pair[0][:, which] @ pair[1].swapaxes(1, 2)
+                scores = pair[0][:, which] @ pair[1][:, :keys].swapaxes(1, 2)
             rows = self._rows(scores, which)
-            loss, error, _ = losses_and_errors(params, rows @ values, targets[:, which])
+            loss, error, _ = losses_and_errors(params, rows @ values[:, :keys], targets[:, which])
             logs = jnp.log(jnp.where(rows > 0, rows, 1.0))
             entropy = jnp.broadcast_to(-jnp.sum(rows * logs, axis=-1), loss.shape)
             lengths = jnp.sqrt(jnp.sum(error**2, axis=-1) + 1e-300)
             parts = {"loss": loss, "entropy": entropy, "error_norm": lengths}
             return {name: jnp.sum(real * x) for name, x in parts.items()}
 
+        sums = {"value_norm": jnp.mean(jnp.linalg.norm(values, axis=-1))}
+        for number, keys in self._blocks():
+            each = jax.checkpoint(functools.partial(of_queries, keys))
+            real = jnp.asarray((number < self.length).astype(float))
+            found = jax.lax.map(each, (np.minimum(number, self.length - 1), real))
+            sums |= {name: sums.get(name, 0.0) + jnp.sum(x) for name, x in found.items()}
+        return sums
+
+    def _blocks(self) -> list[tuple[np.ndarray, int]]:
+        """Numbers of the queries (block, place), in parts with the number of keys that they need:
+        causal queries of the first quarter look at a quarter of the keys."""
         size = min(QUERY_BLOCK, self.length)
-        blocks = -(-self.length // size)
-        number = np.arange(blocks * size).reshape(blocks, size)
-        real = (number < self.length).astype(float)
-        sums = jax.lax.map(
-            lambda x: of_queries(*x), (np.minimum(number, self.length - 1), jnp.asarray(real))
-        )
-        sums = {name: jnp.sum(x) for name, x in sums.items()}
-        return sums | {"value_norm": jnp.mean(jnp.linalg.norm(values, axis=-1))}
+        number = np.arange(-(-self.length // size) * size).reshape(-1, size)
+        parts = min(len(number), CAUSAL_PARTS) if self.causal else 1
+        blocks = np.array_split(number, parts)
+        return [
+            (x, min(int(x[-1, -1]) + 1, self.length) if self.causal else self.length)
+            for x in blocks
+        ]
 
     def observe(self, params) -> Observables:
         seen = super().observe(params)

@@ -18,7 +18,6 @@ from attnflow.models.head.head import (
 )
 from attnflow.models.interface import Observables
 
-
 PLACES = 64  # groups are padded to a multiple, so that other chains seldom compile anew
 
 

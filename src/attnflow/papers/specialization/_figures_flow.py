@@ -89,7 +89,7 @@ def flow_from(
     """Parameters of the gradient flow at `times` ≥ 0, on the clock s = log(1 + τ)."""
 
     def velocity(s, y):
-        return -np.exp(s) * np.asarray(_slope(model, y)[1])
+        return -np.exp(s) * np.asarray(_slope(model, y))
 
     clock, y = np.log1p(times), packed(start)
     method = "LSODA" if y.size <= FEW_PARAMETERS else "RK23"
@@ -132,7 +132,12 @@ def unpacked(model: SingleLocation, y) -> dict[str, Any]:
 
 @eqx.filter_jit
 def _slope(model, y):
-    return jax.value_and_grad(lambda y: model.loss(unpacked(model, y)))(y)
+    return jax.grad(lambda y: model.loss(unpacked(model, y)))(y)
+
+
+@eqx.filter_jit
+def _risk(model, y):
+    return model.loss(unpacked(model, y))
 
 
 def params_at(flow: xr.Dataset, time: int = -1) -> dict[str, np.ndarray]:
@@ -142,7 +147,7 @@ def params_at(flow: xr.Dataset, time: int = -1) -> dict[str, np.ndarray]:
 
 def risk(model: SingleLocation, params: dict[str, np.ndarray]) -> float:
     with jax.enable_x64(True):
-        return float(_slope(model, packed(params))[0])
+        return float(_risk(model, packed(params)))
 
 
 def elsewhere(model: SingleLocation, number: int = 0) -> SingleLocation:
