@@ -1,1 +1,22 @@
-"""Configs and files: what a run leaves on disk."""
+"""Runs on disk and sweeps over configs: what is done stays done."""
+
+from attnflow.runs.checkpoint import Checkpoint
+from attnflow.runs.config import canonical, grid, restored
+from attnflow.runs.store import DamagedRun, Run, Store, StoreError
+from attnflow.runs.sweep import Experiment, Plan, Report, plan, sweep
+
+__all__ = [
+    "Checkpoint",
+    "DamagedRun",
+    "Experiment",
+    "Plan",
+    "Report",
+    "Run",
+    "Store",
+    "StoreError",
+    "canonical",
+    "grid",
+    "plan",
+    "restored",
+    "sweep",
+]

@@ -1,0 +1,216 @@
+"""Which runs: filters on the fields of their configs, and names."""
+
+import dataclasses
+import functools
+import json
+import operator
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from attnflow._checks import choice
+from attnflow.runs.config import SCHEMA
+from attnflow.runs.store import Run, Store
+
+Filters = str | Iterable[str]
+OWN = ("run", "experiment")  # fields of every run; a config's field of that name is config.run
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+PATTERN = re.compile(r"\s*([^=!<>\s]+)\s*(!=|<=|>=|==?|<|>)\s*([^=<>].*|)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+    """`field operator value`; `text` is the value as written."""
+
+    field: str
+    operator: str
+    value: Any
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.field}{self.operator}{self.text}"
+
+    def comparable(self, value: Any) -> bool:
+        """Order is for numbers, and for text; equality is for all."""
+        kinds = _kind(value), _kind(self._against(value))
+        return self.operator in ("=", "!=") or (kinds[0] == kinds[1] and kinds[0] in (float, str))
+
+    def accepts(self, value: Any) -> bool:
+        other = self._against(value)
+        if self.operator in ("=", "!="):
+            same = _kind(value) == _kind(other) and value == other
+            return same == (self.operator == "=")
+        return self.comparable(value) and COMPARE[self.operator](value, other)
+
+    def _against(self, value: Any) -> Any:
+        """Words need no quotes: a field that is text is compared with the value as written."""
+        return self.text if isinstance(value, str) and not isinstance(self.value, str) else self.value
+
+
+def _kind(value: Any) -> type:
+    return float if type(value) is int else type(value)  # but true is not 1
+
+
+def parse(filters: Filters) -> list[Filter]:
+    """Filters such as "rate=0.1", "seed<8", "task.width>=16", "experiment=walk".
+
+    Values are JSON, or else text as it stands.
+
+    >>> [(each.field, each.operator, each.value) for each in parse(["rate>=0.1", "how=fast"])]
+    [('rate', '>=', 0.1), ('how', '=', 'fast')]
+    """
+    found = []
+    for text in [filters] if isinstance(filters, str) else filters:
+        match = PATTERN.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"filter {text!r} is not FIELD OPERATOR VALUE, such as seed<8 or how=fast "
+                f"(operators {' '.join(COMPARE)})"
+            )
+        field, sign, value = match.groups()
+        value = value.strip()
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        found.append(Filter(field, "=" if sign == "==" else sign, parsed, value))
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A finished run as its config tells it: fields of fields have dotted names. `when`: the time
+    of its end, in seconds since 1970."""
+
+    name: str
+    root: Path
+    experiment: str
+    config: dict[str, Any]
+    when: float
+
+    @property
+    def run(self) -> Run:
+        return Run(self.name, self.root / self.name)
+
+    @functools.cached_property
+    def environment(self) -> dict[str, Any]:
+        """Read when asked for: a list of thousands is not to open twice as many files."""
+        return self.run.environment
+
+    @property
+    def seconds(self) -> float:
+        return self.environment["seconds"]
+
+    def field(self, name: str) -> Any:
+        """Of the run or of its config; KeyError if it has none."""
+        if name in OWN:
+            return self.name if name == "run" else self.experiment
+        return self.config[name if name in self.config else name.removeprefix("config.")]
+
+    def has(self, name: str) -> bool:
+        return name in OWN or name in self.config or name.removeprefix("config.") in self.config
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Fields of fields by dotted names.
+
+    >>> flat({"rate": 0.1, "task": {"width": 16}})
+    {'rate': 0.1, 'task.width': 16}
+    """
+    found = {}
+    for name, value in config.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def listed(store: Store, filters: Filters = ()) -> list[Entry]:
+    """The finished runs that pass every filter, by name.
+
+    A run without the field of a filter does not pass; a field that no run has is an error. Costs
+    one small file a run. Runs whose config cannot be read are left out, with a warning.
+    """
+    entries = sorted(_entries(store), key=lambda entry: entry.name)
+    for wanted in parse(filters):
+        _known(wanted, entries)
+        entries = [
+            entry
+            for entry in entries
+            if entry.has(wanted.field) and wanted.accepts(entry.field(wanted.field))
+        ]
+    return entries
+
+
+def _known(wanted: Filter, entries: list[Entry]) -> None:
+    having = [entry for entry in entries if entry.has(wanted.field)]
+    if entries and not having:
+        choice("field", wanted.field, {*OWN, *(name for entry in entries for name in entry.config)})
+    if having and not any(wanted.comparable(entry.field(wanted.field)) for entry in having):
+        example = json.dumps(having[0].field(wanted.field))
+        raise ValueError(
+            f"filter {str(wanted)!r}: {wanted.field} is not ordered against {wanted.text!r} "
+            f"(a run has {example})"
+        )
+
+
+def _entries(store: Store) -> Iterator[Entry]:
+    for name in folders(store):
+        path = f"{store.root}/{name}"
+        try:
+            when = os.stat(f"{path}/DONE").st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # not a finished run
+        try:
+            stored = json.loads(_read(f"{path}/config.json"))
+            if stored["schema"] > SCHEMA:
+                _left_out(name, "a newer attnflow stored it")
+                continue
+            yield Entry(name, store.root, stored["experiment"], flat(stored["config"]), when)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            if os.path.exists(f"{path}/DONE"):  # else it has just been removed
+                _left_out(name, "its config.json is damaged")
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _left_out(name: str, why: str) -> None:
+    warnings.warn(f"run {name} is left out: {why}", stacklevel=2)
+
+
+def folders(store: Store) -> list[str]:
+    """Names below the store that may be runs."""
+    try:
+        with os.scandir(store.root) as found:
+            return [item.name for item in found if not item.name.startswith(".")]
+    except FileNotFoundError:
+        return []
+
+
+def named(store: Store, start: str, *, failed: bool = False) -> str:
+    """The name of the one run whose name begins so; failed: also those that failed."""
+    known = {name for name in folders(store) if name.startswith(start) and store.get(name)}
+    if failed:
+        known |= {name for name in store.failures() if name.startswith(start)}
+    if start in known:
+        return start
+    if not start or not known:
+        raise ValueError(f"no run in {store.root} has a name that begins with {start!r}")
+    if len(known) > 1:
+        few = ", ".join(sorted(known)[:4]) + (", …" if len(known) > 4 else "")
+        raise ValueError(f"run {start!r} is one of {len(known)}: {few}")
+    return known.pop()
