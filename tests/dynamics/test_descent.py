@@ -112,3 +112,35 @@ def test_bad_input_is_refused(options, message):
 def test_short_work_is_silent(capsys):
     af.descend(MODEL, 100, optax.sgd(0.1))
     assert capsys.readouterr() == ("", "")
+
+
+class Kept:
+    """A checkpoint in memory that gives up after some saves."""
+
+    def __init__(self, saves):
+        self.state, self.left = None, saves
+
+    def due(self):
+        return True
+
+    def load(self):
+        return self.state
+
+    def save(self, state):
+        self.state, self.left = state, self.left - 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("options", [{}, {"runs": 3, "key": 1}])
+@pytest.mark.parametrize("saves", [1, 7])
+def test_an_interrupted_descent_continues_to_the_same_bits(options, saves):
+    place = Kept(saves)
+    call = lambda place: af.descend(  # noqa: E731
+        MODEL, 100, optax.adam(0.05), record=12, checkpoint=place, **options
+    )
+    with pytest.raises(KeyboardInterrupt):
+        call(place)
+    assert call(place).identical(call(None))
+    other = af.descend(MODEL, 50, optax.adam(0.05), record=12, checkpoint=place, **options)
+    assert other.sizes["step"] < 12 or int(other.step[-1]) == 50  # other steps: from the start

@@ -16,7 +16,8 @@ from attnflow.papers.polarization import _regression_figures, _toy_figures
 from attnflow.papers.polarization._drawing import descend_while_finite, legacy, unit
 from attnflow.papers.u_shape import figures as u_shape
 from attnflow.papers.u_shape._path import W_SECOND, U, walk
-from attnflow.runs.figures import config_json, render
+from attnflow.runs import canonical
+from attnflow.runs.figures import render
 
 FIGURES = {
     figure.id: figure
@@ -59,7 +60,7 @@ def test_presets_differ_and_can_be_written_down(id):
     small, large = figure.presets["quick"], figure.presets["paper"]
     assert type(small) is type(large)
     assert small != large
-    assert config_json(small) != config_json(large)
+    assert canonical(small) != canonical(large)
     assert figure.title
     assert len(figure.caption) > 80
 
@@ -75,7 +76,7 @@ def test_data_survive_a_file_and_redraw_identically(id, tmp_path):
 
     again = render(dataclasses.replace(figure, compute=never), "quick", tmp_path)
     assert again.seconds == 0
-    stored = xr.load_dataset(made.data, engine="h5netcdf")
+    stored = xr.load_dataset(made.data)
     xr.testing.assert_equal(stored, quick(id))
     assert png(figure.draw(stored)) == png(figure.draw(quick(id)))
 

@@ -53,6 +53,12 @@ REQUIRED = {
         softmax-close-on-flipping-spike softmax-gap-on-gaussian figure-6-attention-maps
         figure-7-pruning-spikes figure-7-pruning figure-7-degradation figure-11-wording
         figure-14-alignment""",
+    "routing": """cross-entropy-gradient cross-entropy-example score-gradient value-gradient
+        projection-gradients first-order-step score-update attention-reallocation
+        advantage-decreases-loss advantage-any-amount value-update m-step values-continue
+        feedback-loop attention-equalized em-speedup em-reading sharper-attention
+        attention-freezes-first adam-two-timescale low-dimensional-values manifold-dimension
+        layernorm-residual-heads query-diversity posterior-entropy-axis""",
 }
 
 

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import optax
 import xarray as xr
 
-from attnflow.runs import Experiment
+import attnflow as af
+from attnflow.runs import Checkpoint, Experiment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,5 +52,42 @@ def walks(configs: Sequence[Walk]) -> list[xr.Dataset]:
     return [walk(config).assign_attrs(batch=len(configs)) for config in configs]
 
 
+@dataclasses.dataclass(frozen=True)
+class Training:
+    rate: float = 0.05
+    steps: int = 400
+    stop_after: int = 0
+
+
+def train(config: Training, checkpoint=None) -> xr.Dataset:
+    """Adam on a small model; its process is gone after `stop_after` saves, if there was none."""
+    model = af.ValueSoftmax(projections=(0.3, 0.1, -0.2))
+    if checkpoint is not None:
+        checkpoint.every = 0.0
+        if config.stop_after and checkpoint.load() is None:
+            checkpoint = Deadly(checkpoint, config.stop_after)
+    optimizer = optax.adam(config.rate)
+    return af.descend(model, config.steps, optimizer, record=41, checkpoint=checkpoint)
+
+
+@dataclasses.dataclass
+class Deadly:
+    inner: Checkpoint
+    left: int
+
+    def due(self) -> bool:
+        return True
+
+    def load(self):
+        return self.inner.load()
+
+    def save(self, state) -> None:
+        self.inner.save(state)
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+TRAIN = Experiment("train", train)
 WALK = Experiment("walk", walk)
 WALKS = Experiment("walk", walk, batch=walks, alike=lambda config: config.length)

@@ -71,11 +71,18 @@ def test_another_config_or_a_damaged_file_is_computed_again(figure, tmp_path):
     made, calls = figure
     done = render(made, "quick", tmp_path)
     changed = dataclasses.replace(made, presets={"quick": Line(3.0), "paper": Line()})
-    render(changed, "quick", tmp_path)
-    assert xr.load_dataset(done.data, engine="h5netcdf").y[1] == 3
-    done.data.write_bytes(b"not netCDF")
+    other = render(changed, "quick", tmp_path)
+    assert xr.load_dataset(other.data).y[1] == 3
+    assert xr.load_dataset(done.data).y[1] == 1
+    other.data.write_bytes(b"not netCDF")
     render(changed, "quick", tmp_path)
     assert len(calls) == 3
+
+
+def test_a_figure_that_cannot_be_computed_says_why(figure, tmp_path):
+    broken = dataclasses.replace(figure[0], compute=lambda config: 1 / 0)
+    with pytest.raises(RuntimeError, match="division by zero"):
+        render(broken, "quick", tmp_path)
 
 
 def test_an_unknown_preset_is_refused(figure, tmp_path):

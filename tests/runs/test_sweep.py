@@ -15,7 +15,7 @@ from attnflow.runs import Experiment, Store, grid, plan, sweep
 from attnflow.runs import store as stores
 from attnflow.runs.local import LocalEngine
 from attnflow.runs.sweep import Job
-from tests.runs.experiments import WALK, WALKS, Walk, walk
+from tests.runs.experiments import TRAIN, WALK, WALKS, Training, Walk, train, walk
 
 GRID = grid(Walk(), seed=range(6), rate=(0.1, 0.2))
 
@@ -235,6 +235,18 @@ def test_two_sweeps_of_one_grid_at_once(tmp_path):
     store = Store(tmp_path / "runs")
     assert len(list(store)) == 60
     same(store, grid(Walk(seconds=0.01), seed=range(60)))
+
+
+def test_a_killed_training_goes_on_to_the_same_bits(tmp_path):
+    """Its worker is killed after 20 of 41 records; the next one continues from the checkpoint."""
+    store = Store(tmp_path)
+    config = Training(stop_after=20)
+    report = sweep([config], TRAIN, store, workers=1, progress=False)
+    assert (report.done, report.failed) == (1, {})
+    run = store.find(config, "train")
+    assert run is not None
+    xr.testing.assert_identical(run.data(), train(config))
+    assert not store.checkpoint(config, "train").path.exists()
 
 
 def test_bad_calls(tmp_path):

@@ -11,6 +11,7 @@ COMMANDS = {
     "reproduce": "the figures: data and pictures, one command each",
     "simulate": "one model along its gradient flow",
     "report": "ledger and quick figures as one self-contained HTML page",
+    "runs": "the run store: list, show, compare, export, remove",
 }
 
 

@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> int:
     figures = [figure for figure in everything if figure.tour or options.all]
     if len(figures) < len(everything):
         print(f"{len(everything) - len(figures)} longer ones are left out: attnflow report --all")
-    rendered = render_all(figures, "quick", options.out / "figures")
+    rendered = render_all(figures, "quick", options.out)
     pictures = [
         Picture(figure.id, figure.title, figure.caption, done)
         for figure, done in zip(figures, rendered, strict=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import xarray as xr
@@ -40,6 +41,7 @@ def descend(
     over: Mapping[str, Any] | None = None,
     key: Any = None,
     keep_diverged: bool = False,
+    checkpoint: Any = None,
     progress: bool | None = None,
     return_params: bool = False,
 ) -> Any:
@@ -54,7 +56,8 @@ def descend(
 
     Raises `DescentError` at the first record that is not finite; it holds the records before. With
     `keep_diverged` the other runs of a batch go on: what is lost is NaN, and the coordinate
-    `diverged` of a run is the step at which it was (infinite: never).
+    `diverged` of a run is the step at which it was (infinite: never). checkpoint: where to keep the
+    state (`attnflow.runs.Checkpoint`); a call that finds one goes on from there, to the same bits.
 
         >>> import attnflow as af, optax
         >>> run = af.descend(af.ValueSoftmax(projections=(0.3, 0.1)), 1000, optax.sgd(0.1))
@@ -81,8 +84,10 @@ def descend(
             coords = {"diverged": ("run", diverged)} if keep_diverged and lead else {}
             return dataset(rows, model.dims, axes, {"model": describe(model)}, coords)
 
+        if checkpoint is not None:
+            state, kept, done = _resumed(checkpoint, state, observed, grid)
         with _bar(progress, grid[-1]) as tick:
-            for step in grid:
+            for step in grid[len(kept) :]:
                 state, observed = advance(lifted, numbers, state, step - done)
                 observed = jax.tree.map(np.asarray, observed)
                 done = int(step)
@@ -99,9 +104,30 @@ def descend(
                     raise DescentError(message, done, lost[0], which, kept_so_far)
                 kept.append(observed)
                 tick(done)
+                if checkpoint is not None and checkpoint.due():
+                    checkpoint.save(_frozen(state, kept, grid))
         params = jax.tree.map(np.asarray, state[0])
         result = records()
     return (result, params) if return_params else result
+
+
+def _frozen(state: Any, kept: list[dict[str, np.ndarray]], grid: np.ndarray) -> dict[str, Any]:
+    leaves = {f"state{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(state))}
+    rows = {f"record_{name}": np.stack([row[name] for row in kept]) for name in kept[0]}
+    return leaves | rows | {"grid": grid}
+
+
+def _resumed(checkpoint: Any, state: Any, observed: Mapping[str, Any], grid: np.ndarray):
+    """The state, records and step of a checkpoint of the same steps; else those of the start."""
+    saved = checkpoint.load()
+    if saved is None or not np.array_equal(saved["grid"], grid):
+        return state, [], 0
+    leaves, shape = jax.tree.flatten(state)
+    rows = {name: saved[f"record_{name}"] for name in observed}
+    count = len(next(iter(rows.values())))
+    kept = [{name: rows[name][i] for name in rows} for i in range(count)]
+    old = [jnp.asarray(saved[f"state{i}"]) for i in range(len(leaves))]
+    return jax.tree.unflatten(shape, old), kept, int(grid[count - 1])
 
 
 def _count(numbers: Mapping[str, np.ndarray], runs: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from attnflow.runs.checkpoint import Checkpoint
 from attnflow.runs.config import canonical, grid, restored
+from attnflow.runs.query import open
 from attnflow.runs.store import DamagedRun, Run, Store, StoreError
 from attnflow.runs.sweep import Experiment, Plan, Report, plan, sweep
 
@@ -16,6 +17,7 @@ __all__ = [
     "StoreError",
     "canonical",
     "grid",
+    "open",
     "plan",
     "restored",
     "sweep",

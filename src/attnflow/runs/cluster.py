@@ -3,6 +3,9 @@
 import importlib
 import logging
 import os
+import signal
+import socket
+import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -37,13 +40,17 @@ class RayEngine:
 
     def _connect(self, ray: Any) -> None:
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if self.address is None:
                 ray.init(num_cpus=self.workers, include_dashboard=False, **quiet)
             else:
+                _knock(self.address)
                 ray.init(address=self.address, **quiet)
         except ConnectionError as error:
             raise ValueError(f"address: no Ray cluster answers at {self.address!r}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray sets its own, which leaves at once
 
     def _run(
         self, ray: Any, jobs: Sequence[Job], experiment: Experiment
@@ -63,6 +70,17 @@ class RayEngine:
                 except ray.exceptions.RayError:
                     why = traceback.format_exc()
                     yield [Outcome(config, 0.0, failure=why) for config in job.configs]
+
+
+def _knock(address: str) -> None:
+    """Ray itself would wait for minutes at a closed door."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():  # auto, local, ray://…
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise ConnectionError(str(error)) from error
 
 
 def _ray() -> Any:

@@ -1,9 +1,6 @@
-"""A figure on disk: its data (netCDF), its picture (PNG, PDF) and the config that made them."""
+"""A figure on disk: its data are a run of the store, its picture (PNG, PDF) is drawn from them."""
 
 import dataclasses
-import hashlib
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +9,10 @@ import xarray as xr
 
 from attnflow._checks import choice
 from attnflow.runs.files import whole
+from attnflow.runs.store import Run, Store
+from attnflow.runs.sweep import Experiment, sweep
+
+NAME = "figure"
 
 
 class Drawable(Protocol):
@@ -28,6 +29,14 @@ class Drawable(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class FigureConfig:
+    """What names the run of a figure: which figure, and the settings of the preset."""
+
+    figure: str
+    settings: Any
+
+
+@dataclasses.dataclass(frozen=True)
 class Rendered:
     """Where a figure lies, and how long its data took (0 if they were there already)."""
 
@@ -39,44 +48,33 @@ class Rendered:
     seconds: float
 
 
-def config_json(config: Any) -> str:
-    return json.dumps(
-        {"config": type(config).__name__} | dataclasses.asdict(config), sort_keys=True, default=list
-    )
-
-
-def render(figure: Drawable, preset: str, out: Path, *, fresh: bool = False) -> Rendered:
-    """Compute the data unless data of the same config lie there, and draw them."""
+def config_of(figure: Drawable, preset: str) -> FigureConfig:
     choice("preset", preset, figure.presets)
-    config = config_json(figure.presets[preset])
-    folder = out / figure.id / preset
-    data_path = folder / "data.nc"
-    digest = hashlib.sha256(config.encode()).hexdigest()
-    begun = time.perf_counter()
-    data = None if fresh else _stored(data_path, digest)
-    seconds = 0.0
-    if data is None:
-        data = figure.compute(figure.presets[preset])
-        seconds = time.perf_counter() - begun
-        data.attrs |= {"figure": figure.id, "config": config, "config_sha256": digest}
-        with whole(data_path) as draft:
-            data.to_netcdf(draft, engine="h5netcdf")
-    drawing = figure.draw(data)
+    return FigureConfig(figure.id, figure.presets[preset])
+
+
+def drawn(figure: Drawable, preset: str, run: Run, out: Path, seconds: float = 0.0) -> Rendered:
+    """Draw stored data into `out`/figures."""
+    folder = out / "figures" / figure.id / preset
+    drawing = figure.draw(run.data())
     for suffix in ("png", "pdf"):
         with whole(folder / f"figure.{suffix}") as draft:
             drawing.savefig(draft, dpi=150)
         drawing.set_layout_engine("none")  # laid out once, for both formats
+    config = (run.path / "config.json").read_text()
     with whole(folder / "config.json") as draft:
-        draft.write_text(config + "\n")
-    return Rendered(figure.id, preset, data_path, folder / "figure.png", config, seconds)
+        draft.write_text(config)
+    data, picture = run.path / "arrays.nc", folder / "figure.png"
+    return Rendered(figure.id, preset, data, picture, config.strip(), seconds)
 
 
-def _stored(path: Path, digest: str) -> xr.Dataset | None:
-    """The data at `path` if they were made by the same config, else None."""
-    if not path.exists():
-        return None
-    try:
-        data = xr.load_dataset(path, engine="h5netcdf")
-    except OSError:
-        return None  # not a netCDF file: make it again
-    return data if data.attrs.get("config_sha256") == digest else None
+def render(figure: Drawable, preset: str, out: Path, *, fresh: bool = False) -> Rendered:
+    """Compute the data in this process unless they are in the store `out`/runs, and draw them."""
+    config, store = config_of(figure, preset), Store(out / "runs")
+    experiment = Experiment(NAME, lambda config: figure.compute(config.settings))
+    report = sweep([config], experiment, store, engine="here", fresh=fresh, progress=False)
+    for why in report.failed.values():
+        raise RuntimeError(f"{figure.id} could not be computed:\n{why}")
+    run = store.find(config, NAME)
+    assert run is not None
+    return drawn(figure, preset, run, out, report.seconds if report.done else 0.0)

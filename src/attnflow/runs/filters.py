@@ -1,4 +1,4 @@
-"""Which runs: filters on the fields of their configs, and names."""
+"""Which runs: by the fields of their configs, or by their names."""
 
 import dataclasses
 import functools
@@ -7,13 +7,13 @@ import operator
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnflow._checks import choice
 from attnflow.runs.config import SCHEMA
-from attnflow.runs.store import Run, Store
+from attnflow.runs.store import DamagedRun, Run, Store
 
 Filters = str | Iterable[str]
 OWN = ("run", "experiment")  # fields of every run; a config's field of that name is config.run
@@ -54,7 +54,9 @@ class Filter:
 
     def _against(self, value: Any) -> Any:
         """Words need no quotes: a field that is text is compared with the value as written."""
-        return self.text if isinstance(value, str) and not isinstance(self.value, str) else self.value
+        return (
+            self.text if isinstance(value, str) and not isinstance(self.value, str) else self.value
+        )
 
 
 def _kind(value: Any) -> type:
@@ -120,6 +122,9 @@ class Entry:
     def has(self, name: str) -> bool:
         return name in OWN or name in self.config or name.removeprefix("config.") in self.config
 
+    def passes(self, wanted: Filter) -> bool:
+        return self.has(wanted.field) and wanted.accepts(self.field(wanted.field))
+
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Fields of fields by dotted names.
@@ -137,20 +142,42 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def listed(store: Store, filters: Filters = ()) -> list[Entry]:
-    """The finished runs that pass every filter, by name.
+    """The finished runs that pass every filter, by name; what has no operator is the name of a run
+    or its unique beginning, and of several names each is chosen.
 
     A run without the field of a filter does not pass; a field that no run has is an error. Costs
     one small file a run. Runs whose config cannot be read are left out, with a warning.
     """
+    tests, names = separate(filters)
+    wanted = {named(store, name) for name in names}
     entries = sorted(_entries(store), key=lambda entry: entry.name)
-    for wanted in parse(filters):
-        _known(wanted, entries)
-        entries = [
-            entry
-            for entry in entries
-            if entry.has(wanted.field) and wanted.accepts(entry.field(wanted.field))
-        ]
-    return entries
+    return [x for x in passing(entries, tests) if not wanted or x.name in wanted]
+
+
+def separate(filters: Filters) -> tuple[list[str], list[str]]:
+    """Filters, and names of runs."""
+    texts = [filters] if isinstance(filters, str) else list(filters)
+    tests = [text for text in texts if set(text) & set("=<>!")]
+    return tests, [text for text in texts if text not in tests]
+
+
+def passing(entries: list[Entry], filters: Filters) -> list[Entry]:
+    wanted = parse(filters)
+    for each in wanted:
+        _known(each, entries)
+    return [entry for entry in entries if all(map(entry.passes, wanted))]
+
+
+def failed(store: Store, filters: Filters = ()) -> dict[str, tuple[Entry, str]]:
+    """By name: what is known of the chosen runs that failed, and the traceback."""
+    tests, names = separate(filters)
+    wanted = {named(store, name, failed=True) for name in names}
+    records = {x: y for x, y in store.failures().items() if not wanted or x in wanted}
+    entries = [
+        Entry(name, store.root, record["experiment"], flat(record["config"]), 0.0)
+        for name, record in records.items()
+    ]
+    return {x.name: (x, records[x.name]["traceback"]) for x in passing(entries, tests)}
 
 
 def _known(wanted: Filter, entries: list[Entry]) -> None:
@@ -209,8 +236,41 @@ def named(store: Store, start: str, *, failed: bool = False) -> str:
     if start in known:
         return start
     if not start or not known:
-        raise ValueError(f"no run in {store.root} has a name that begins with {start!r}")
+        raise ValueError(
+            f"no run in {store.root} has a name that begins with {start!r} "
+            "(a filter has an operator: FIELD=VALUE)"
+        )
     if len(known) > 1:
         few = ", ".join(sorted(known)[:4]) + (", …" if len(known) > 4 else "")
         raise ValueError(f"run {start!r} is one of {len(known)}: {few}")
     return known.pop()
+
+
+def fields(entries: Iterable[Entry]) -> list[str]:
+    """Of all their configs, in the order of their first appearance."""
+    return list(dict.fromkeys(name for entry in entries for name in entry.config))
+
+
+def swept(entries: Sequence[Entry]) -> list[str]:
+    """The fields that are not the same in all of them."""
+    return [
+        name
+        for name in fields(entries)
+        if len({repr(entry.config.get(name)) for entry in entries}) > 1
+    ]
+
+
+def free(name: str, taken: Iterable[str]) -> str:
+    """A config's field beside other names, which keep theirs: `loss` becomes `config.loss`."""
+    return f"config.{name}" if name.lower() in {each.lower() for each in taken} else name
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def undamaged(entry: Entry) -> Run:
+    wrong = entry.run.damage()
+    if wrong is not None:
+        raise DamagedRun(entry.run, wrong)
+    return entry.run

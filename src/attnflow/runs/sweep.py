@@ -100,6 +100,7 @@ def sweep(
     fresh: bool = False,
     batched: bool = True,
     progress: bool | None = None,
+    each: Callable[[Any, float], None] | None = None,
 ) -> Report:
     """Do every config that the store does not have.
 
@@ -107,7 +108,8 @@ def sweep(
     process, one after the other) or "ray" (`address` of a cluster, or one on this machine). fresh:
     do finished runs again. batched: use the experiment's `batch` where it has one. A config that
     fails is recorded with its traceback (`store.failures()`) and the rest go on. Ctrl-C and SIGTERM
-    end the sweep after what is being written; the next call goes on where it stopped.
+    end the sweep after what is being written; the next call goes on where it stopped. each: called
+    with a config and its seconds when its run is stored.
     """
     choice("engine", engine, ("local", "here", "ray"))
     if workers is not None:
@@ -126,6 +128,8 @@ def sweep(
             for outcome in (each for many in outcomes for each in many):
                 _keep(outcome, experiment, store, report)
                 tell(len(report.failed))
+                if each is not None and outcome.failure is None:
+                    each(outcome.config, outcome.seconds)
         except (Stopped, KeyboardInterrupt):
             report.stopped = True
         finally:

@@ -191,7 +191,7 @@ class Head(CrossEntropyHead):
         def of_queries(keys: int, queries):
             which, real = queries
             if pair is None:
-                scores = params["scores"][which, :keys][None]
+                scores = jnp.asarray(params["scores"])[which, :keys][None]
             else:
                 scores = pair[0][:, which] @ pair[1][:, :keys].swapaxes(1, 2)
             rows = self._rows(scores, which)

@@ -3,22 +3,30 @@
 The document says: T = 2,000, 8 symbols, self-transition 0.3, causal, values at ten times the rate.
 It leaves open, and we take: other transitions even, no positions, one-hot tokens, d_k = d_v = 16,
 weights of variance 1/rows, the loss averaged over positions, full-batch descent on one chain.
+Factors are for weights: biases, which start at zero, keep the rate.
 """
 
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import xarray as xr
 
+from attnflow._checks import choice
 from attnflow.dynamics.descent import descend
 from attnflow.dynamics.schedules import scale_blocks
-from attnflow.models.head import ChainTask
+from attnflow.models.head import ChainTask, SymbolHead
 
+OPTIMIZERS = ("sgd", "adam")
+TOGETHER = 2  # runs of a compiled call: every study of one shape then shares its program
 BLOCKS = ("W_Q", "W_K", "W_V", "W_O")
 # Blocks that move faster; `mean`: all, by the geometric mean of the factors of `values`.
 FASTER: dict[str, tuple[str, ...]] = {
@@ -50,42 +58,69 @@ class Study:
     optimizer: str = "sgd"
 
 
-@functools.lru_cache(maxsize=8)
-def maker(name: str) -> Callable[..., optax.GradientTransformation]:
-    """One function an optimizer, so that its compiled descent is found again."""
+def sgd_or_adam(adam: jax.Array) -> optax.GradientTransformation:
+    """The gradient as it is, or Adam's of it where `adam` is 1: both in one compiled program."""
+    moments = optax.scale_by_adam()
 
-    def make(rate, **scales):
-        return optax.chain(getattr(optax, name)(rate), scale_blocks(scales))
+    def update(updates, state, params=None):
+        scaled, state = moments.update(updates, state, params)
+        return jax.tree.map(lambda g, a: jnp.where(adam == 1, a, g), updates, scaled), state
 
-    return make
+    return optax.GradientTransformation(moments.init, update)
+
+
+def make(rate, adam, **scales) -> optax.GradientTransformation:
+    return optax.chain(sgd_or_adam(adam), optax.scale_by_learning_rate(rate), scale_blocks(scales))
+
+
+def _numbers(study: Study, pairs: Sequence[tuple[float, str]]) -> dict[str, list[float]]:
+    scales = [factors(name, study.factor) for _, name in pairs]
+    adam = float(OPTIMIZERS.index(study.optimizer))
+    numbers = {"rate": [rate for rate, _ in pairs], "adam": [adam] * len(pairs)}
+    return numbers | {block: [each[block] for each in scales] for block in BLOCKS}
 
 
 @functools.cache
 def run(study: Study) -> xr.Dataset:
     """Observables over (seed, rate, schedule, step), records even in steps; NaN where a run has
     diverged."""
-    pairs = [(rate, name) for rate in study.rates for name in study.schedules]
-    scales = [factors(name, study.factor) for _, name in pairs]
-    tuned = {"rate": [rate for rate, _ in pairs]}
-    tuned |= {block: [each[block] for each in scales] for block in BLOCKS}
-    steps = np.linspace(0, study.steps, study.records).round().astype(int)
+    choice("optimizer", study.optimizer, OPTIMIZERS)
+    pairs = list(itertools.product(study.rates, study.schedules))
+    parts = [pairs[i : i + TOGETHER] for i in range(0, len(pairs), TOGETHER)]
+    steps = np.unique(np.linspace(0, study.steps, study.records).round().astype(int))
+    models = [dataclasses.replace(study.task, seed=seed).model() for seed in range(study.seeds)]
 
-    def one(seed: int) -> xr.Dataset:
-        model = dataclasses.replace(study.task, seed=seed).model()
-        make = maker(study.optimizer)
+    def descended(job: tuple[SymbolHead, list]) -> xr.Dataset:
+        model, part = job
+        filled = (part * TOGETHER)[:TOGETHER]  # the same number of runs: the same program
         found = descend(
-            model, study.steps, make, tuned=tuned, record=steps, progress=False, keep_diverged=True
+            model,
+            study.steps,
+            make,
+            tuned=_numbers(study, filled),
+            record=steps,
+            progress=False,
+            keep_diverged=True,
         )
-        grid = {"rate": list(study.rates), "schedule": list(study.schedules)}
-        shaped = found.assign_coords(
-            rate=("run", [rate for rate, _ in pairs]), schedule=("run", [name for _, name in pairs])
-        )
-        shaped = shaped.set_index(run=["rate", "schedule"]).unstack("run")
-        return shaped.sel(**grid)
+        return found.isel(run=slice(len(part)))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(one, range(study.seeds)))
-    return xr.concat(found, "seed").transpose("seed", "rate", "schedule", "step", ...)
+        found = list(pool.map(descended, itertools.product(models, parts)))
+    grid = pd.MultiIndex.from_tuples(pairs, names=["rate", "schedule"])
+    index = xr.Coordinates.from_pandas_multiindex(grid, "run")
+    seeds = [
+        xr.concat(found[i : i + len(parts)], "run").assign_coords(index).unstack("run")
+        for i in range(0, len(found), len(parts))
+    ]
+    data = xr.concat(seeds, "seed").sel(rate=list(study.rates), schedule=list(study.schedules))
+    return data.transpose("seed", "rate", "schedule", "step", ...)
+
+
+def joined(*studies: Study) -> xr.Dataset:
+    """Studies of other schedules on the same tasks, rates and steps as one, with the seeds that all
+    of them have."""
+    seeds = min(study.seeds for study in studies)
+    return xr.concat([run(study).isel(seed=slice(seeds)) for study in studies], "schedule")
 
 
 def reached(data: xr.Dataset, schedule: str, against: str = "uniform") -> np.ndarray:
@@ -110,3 +145,16 @@ def speedup(data: xr.Dataset, schedule: str) -> np.ndarray:
     """How many times fewer steps than the uniform schedule, (seed, rate)."""
     with np.errstate(divide="ignore"):
         return float(data.step[-1]) / reached(data, schedule)
+
+
+def when_reached(
+    data: xr.Dataset, observable: str, schedule: str, against: str = "uniform"
+) -> np.ndarray:
+    """`observable` of `schedule` where it has the final loss of `against`, (seed, rate); NaN if it
+    does not get there."""
+    steps = reached(data, schedule, against)
+    paths = data[observable].sel(schedule=schedule).values
+    found = np.full(steps.shape, np.nan)
+    for index in zip(*np.nonzero(np.isfinite(steps)), strict=True):
+        found[index] = np.interp(steps[index], data.step.values, paths[index])
+    return found
