@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnflow import attention, instruments
+    from attnflow import attention, instruments, runs
     from attnflow.dynamics.descent import DescentError, descend
     from attnflow.dynamics.events import Critical, CriticalPoints, Crosses
     from attnflow.dynamics.flow import FlowError, gradient_flow
@@ -55,6 +55,7 @@ _EXPORTS = {
     "gradient_flow": "attnflow.dynamics.flow",
     "attention": "attnflow.attention",
     "instruments": "attnflow.instruments",
+    "runs": "attnflow.runs",
     "head": "attnflow.models.head",
     "single_location": "attnflow.models.single_location",
 }
@@ -86,6 +87,7 @@ __all__ = [
     "head",
     "instruments",
     "levenberg_marquardt",
+    "runs",
     "scale_blocks",
     "simplex_natural_gradient",
     "single_location",

@@ -13,7 +13,7 @@ import xarray as xr
 from attnflow.dynamics.schedules import alternating, em_like
 from attnflow.papers import gallery
 from attnflow.papers.routing import _figures_schedules, _figures_toy, _figures_values
-from attnflow.runs.figures import config_json
+from attnflow.runs import canonical
 
 FIGURES = {figure.name: figure for figure in gallery.select("routing")}
 SMALL = _figures_schedules.Schedules(length=150, seeds=1, steps=200, records=21)
@@ -37,7 +37,7 @@ def test_the_gallery_is_complete():
 def test_presets_differ_and_can_be_written_down(name):
     small, large = FIGURES[name].presets["quick"], FIGURES[name].presets["paper"]
     assert type(small) is type(large)
-    assert config_json(small) != config_json(large)
+    assert canonical(small) != canonical(large)
     assert len(FIGURES[name].caption) > 80
 
 

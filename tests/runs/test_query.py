@@ -379,6 +379,13 @@ def test_one_run_has_no_new_dimension(filled):
     np.testing.assert_array_equal(data.loss, walk(Walk(1, 0.1, 5)).loss)
 
 
+def test_configs_of_two_types_with_the_same_fields(filled):
+    config = dataclasses.make_dataclass("Twin", [], bases=(Walk,), frozen=True)(1, 0.1, 5)
+    filled.add(config, walk(config), experiment="walk")
+    assert open(filled, ["seed=1", "rate=0.1"]).loss.dims == ("run", "step")
+    assert open(filled).loss.dims == ("run", "step")
+
+
 def test_dimensions_of_every_kind(store):
     for flag in (True, False):
         for name in (None, "a"):

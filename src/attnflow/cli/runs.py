@@ -237,7 +237,7 @@ def remove(options: RemoveOptions) -> int:
             return 1
     for name in chosen:
         store.remove(Run(name, store.root / name))
-        store._failure(name).unlink(missing_ok=True)
+        store.forget_failure(name)
         print(f"removed {name}")
     return 0
 

@@ -31,7 +31,7 @@ def open(store: Store, filters: Filters = ()) -> xr.Dataset:
     axes, entries = _axes(entries, varied)
     shape = tuple(len(values) for values in axes.values())
     label = "stored_run" if "run" in taken else "run"
-    if axes or not varied:
+    if axes or len(entries) == 1:
         dims = tuple(names[name] for name in axes)
         coords: dict[str, Any] = {names[x]: _coordinate(values) for x, values in axes.items()}
     else:

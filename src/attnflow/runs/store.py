@@ -159,7 +159,7 @@ class Store:
             _fsync(draft / "DONE")
             draft.chmod(0o755)
             run = self._named(draft, name)
-            self._failure(name).unlink(missing_ok=True)
+            self.forget_failure(name)
             self.checkpoint(config, experiment).clear()
             return run
         except OSError as error:
@@ -202,6 +202,9 @@ class Store:
 
     def _failure(self, name: str) -> Path:
         return self.root / ".failed" / f"{name}.json"
+
+    def forget_failure(self, name: str) -> None:
+        self._failure(name).unlink(missing_ok=True)
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """By the name of the run: config and traceback."""

@@ -1,0 +1,81 @@
+"""The run store and the local engine: what they cost beside the work itself."""
+
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from attnflow.runs import Experiment, Store, canonical, grid, sweep
+from attnflow.runs.config import digest
+from attnflow.runs.query import listed
+from benchmarks.timing import best, timed
+from tests.runs.experiments import WALK, Walk, walk
+
+Row = tuple[str, str, str, str]
+
+
+def busy(config: Walk):
+    """Computes, on one core, for about `seconds` of an idle machine."""
+    end = time.thread_time() + config.seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+    return walk(Walk(seed=config.seed))
+
+
+BUSY = Experiment("busy", busy)
+
+
+def swept(configs, experiment, **options) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        return timed(lambda: sweep(configs, experiment, Store(folder), progress=False, **options))
+
+
+def overhead() -> list[Row]:
+    data = walk(Walk())
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        numbers = iter(range(10**6))
+        each = timed(lambda: [store.add(Walk(seed=next(numbers)), data) for _ in range(200)]) / 200
+    few, many = (swept(grid(Walk(), seed=range(n)), WALK, workers=2) for n in (20, 420))
+    engine = (many - few) / 400
+    rows = [
+        ("storing a small run", "budget 5 ms", f"{each * 1e3:.1f} ms", ""),
+        (
+            "a small run through two local workers (walk, store, report)",
+            "budget 5 ms",
+            f"{engine * 1e3:.1f} ms",
+            "",
+        ),
+    ]
+    long = grid(Walk(seconds=2.0), seed=range(8))
+    one, two = (swept(long, BUSY, workers=n) for n in (1, 2))
+    spent = (one - 16.0) / 16.0
+    rows += [
+        ("8 runs of 2 s on one worker", "16 s of work", f"{one:.2f} s", f"{spent:.1%} more"),
+        (
+            "the same on two workers",
+            f"one worker: {one:.2f} s",
+            f"{two:.2f} s",
+            f"{one / two:.2f}×",
+        ),
+    ]
+    return rows
+
+
+def listing() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        store, count = Store(folder), 10_000
+        model = store.add(Walk(), walk(Walk()), experiment="walk")
+        for seed in range(1, count):
+            text = canonical(Walk(seed=seed), "walk")
+            path = Path(folder) / digest(text)
+            path.mkdir()
+            (path / "config.json").write_text(text + "\n")
+            shutil.copyfile(model.path / "DONE", path / "DONE")
+        assert json.loads(text)["experiment"] == "walk"
+        _, seconds = best(lambda: listed(store, ["seed<100", "rate=0.1"]), 3)
+    return [("list and filter 10,000 runs", "budget 1 s", f"{seconds:.2f} s", "")]
+
+
+SECTIONS = {"runs": overhead, "listing": listing}
