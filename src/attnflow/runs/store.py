@@ -141,8 +141,9 @@ class Store:
         """Store what a config gave. If the run is there already and whole, it stays."""
         text = canonical(config, experiment)
         name = digest(text)
-        for odd in (x for x in data.variables if data[x].dtype.kind not in "fiubU"):
-            raise ValueError(f"{odd} is {data[odd].dtype}: a run stores numbers and words")
+        for odd, values in data.variables.items():
+            if values.dtype.kind not in "fiubU":
+                raise ValueError(f"{odd} is {values.dtype}: a run stores numbers and words")
         self.root.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".new-{name}-", dir=self.root))
         try:
@@ -152,11 +153,9 @@ class Store:
             (draft / "log.txt").write_text(log)
             pq.write_table(scalars_of(data), draft / "scalars.parquet")
             _write_arrays(data, draft / "arrays.nc")
-            for large in ("scalars.parquet", "arrays.nc"):
-                _fsync(draft / large)
+            _fsync(draft / "arrays.nc")  # what a power cut takes of the rest, the checksums tell
             marks = {each: _checksum(draft / each) for each in FILES}
             (draft / "DONE").write_text(json.dumps(marks, indent=1) + "\n")
-            _fsync(draft / "DONE")
             draft.chmod(0o755)
             run = self._named(draft, name)
             self.forget_failure(name)
@@ -237,7 +236,7 @@ def scalars_of(data: xr.Dataset) -> pa.Table:
     length = data.sizes[clock] if clock else 1
     columns: dict[str, Any] = {clock: data[clock].values} if clock else {}
     for name in data.data_vars:
-        values = data[name]
+        values = data.variables[name]
         if values.dtype.kind not in "fiub":
             continue
         if values.dims == ((clock,) if clock else ()):
@@ -248,16 +247,17 @@ def scalars_of(data: xr.Dataset) -> pa.Table:
 
 
 def _write_arrays(data: xr.Dataset, path: Path) -> None:
-    plain = all(data[x].dtype.kind in "fiU" for x in data.variables) and not _wide(data)
+    plain = all(_fits_netcdf_3(values) for values in data.variables.values())
     if plain and data.nbytes <= SMALL:
         data.to_netcdf(path, engine="scipy", format="NETCDF3_64BIT")
     else:
         data.to_netcdf(path, engine="h5netcdf")
 
 
-def _wide(data: xr.Dataset) -> bool:
-    whole = [data[x].values for x in data.variables if data[x].dtype.kind == "i" and data[x].size]
-    return any(np.abs(x).max() >= 2**31 for x in whole)
+def _fits_netcdf_3(values: xr.Variable) -> bool:
+    if values.dtype.kind == "i":
+        return values.size == 0 or bool(np.abs(values.values).max() < 2**31)
+    return values.dtype.kind in "fU"
 
 
 def _checksum(path: Path) -> str:
