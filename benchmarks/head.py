@@ -6,7 +6,6 @@ Each step is timed in a process of its own, which also tells how much its memory
 """
 
 import importlib
-import resource
 import subprocess
 import sys
 import time
@@ -75,9 +74,15 @@ STEPS = {
 def measure(name: str) -> tuple[float, float]:
     """Seconds a step, and megabytes by which the process grew in making them (once compiled)."""
     step = STEPS[name]()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     _, seconds = best(step, 7)
-    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return seconds, peak() - before
+
+
+def peak() -> float:
+    """Most megabytes this process has had in memory (`ru_maxrss` starts with its parent's)."""
+    text = Path("/proc/self/status").read_text()
+    return float(text.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def elsewhere(name: str) -> tuple[float, float]:

@@ -37,6 +37,7 @@ def overhead() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         numbers = iter(range(10**6))
+        store.add(Walk(seed=next(numbers)), data)
         each = timed(lambda: [store.add(Walk(seed=next(numbers)), data) for _ in range(200)]) / 200
     few, many = (swept(grid(Walk(), seed=range(n)), WALK, workers=2) for n in (20, 420))
     engine = (many - few) / 400

@@ -88,8 +88,13 @@ def test_tuned_optimizers_are_the_separate_ones():
     )
     alone = af.descend(MODEL, 50, optax.sgd(0.2), over={"target_norm": [2.0]}, record=4)
     np.testing.assert_allclose(both.loss[1], alone.loss[0], rtol=1e-12)
-    with pytest.raises(ValueError, match="one value a run"):
-        af.descend(MODEL, 5, optax.sgd, tuned={"learning_rate": 0.1})
+    one = af.descend(MODEL, 50, optax.sgd, tuned={"learning_rate": 0.2}, record=4)
+    assert "run" not in one.dims
+    np.testing.assert_allclose(one.loss, af.descend(MODEL, 50, optax.sgd(0.2), record=4).loss)
+    same = af.descend(
+        MODEL, 50, optax.sgd, tuned={"learning_rate": 0.2}, over={"target_norm": [0.5, 2]}, record=4
+    )
+    np.testing.assert_allclose(same.loss[1], alone.loss[0], rtol=1e-12)
     with pytest.raises(ValueError, match="one value a run"):
         af.descend(MODEL, 5, lambda a, b: optax.sgd(a * b), tuned={"a": [1.0], "b": [1.0, 2.0]})
 

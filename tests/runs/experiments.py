@@ -88,6 +88,15 @@ class Deadly:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def train_many(configs: Sequence[Training]) -> list[xr.Dataset]:
+    """Every rate in one compiled program."""
+    model = af.ValueSoftmax(projections=(0.3, 0.1, -0.2))
+    rates = {"learning_rate": [config.rate for config in configs]}
+    many = af.descend(model, configs[0].steps, optax.adam, tuned=rates, record=41)
+    return [many.isel(run=i, drop=True) for i in range(len(configs))]
+
+
 TRAIN = Experiment("train", train)
+TRAIN_MANY = Experiment("train", train, batch=train_many, alike=lambda config: config.steps)
 WALK = Experiment("walk", walk)
 WALKS = Experiment("walk", walk, batch=walks, alike=lambda config: config.length)

@@ -15,7 +15,7 @@ from attnflow.runs import Experiment, Store, grid, plan, sweep
 from attnflow.runs import store as stores
 from attnflow.runs.local import LocalEngine
 from attnflow.runs.sweep import Job
-from tests.runs.experiments import TRAIN, WALK, WALKS, Training, Walk, train, walk
+from tests.runs.experiments import TRAIN, TRAIN_MANY, WALK, WALKS, Training, Walk, train, walk
 
 GRID = grid(Walk(), seed=range(6), rate=(0.1, 0.2))
 
@@ -78,6 +78,18 @@ def test_batches_are_the_separate_runs(tmp_path):
     same(store, configs)
     sizes = [found(store, config).data().attrs["batch"] for config in configs]
     assert sizes == [12] * 12 + [2] * 2
+
+
+def test_trainings_in_one_program_are_the_separate_ones(tmp_path):
+    configs = grid(Training(), rate=(0.01, 0.05, 0.1))
+    together, apart = Store(tmp_path / "together"), Store(tmp_path / "apart")
+    sweep(configs, TRAIN_MANY, together, engine="here", progress=False)
+    sweep(configs, TRAIN_MANY, apart, engine="here", batched=False, progress=False)
+    assert {run.name for run in together} == {run.name for run in apart}
+    for run in together:
+        other = apart.get(run.name)
+        assert other is not None
+        xr.testing.assert_allclose(run.data(), other.data(), rtol=1e-10)
 
 
 def test_a_failing_batch_is_done_one_by_one(tmp_path):

@@ -48,8 +48,9 @@ def descend(
     """`steps` steps of `optimizer` on `model.loss`, as a Dataset over `step`.
 
     record: how many log-spaced steps to keep (0 and the last among them), or the steps themselves;
-    nothing else is stored. tuned: numbers of the optimizer, a list each, for as many runs: then
-    `optimizer` is a function that makes it of them. runs, over, key: as in `gradient_flow`.
+    nothing else is stored. tuned: numbers of the optimizer, or a list each for as many runs: then
+    `optimizer` is a function that makes it of them, and other numbers need no new compilation.
+    runs, over, key: as in `gradient_flow`.
     Deterministic: the only random draw is the start, from `key`. progress: a bar on long work; by
     default one appears after two seconds if a terminal is there. return_params: give (Dataset,
     final parameters) instead.
@@ -68,10 +69,12 @@ def descend(
     grid = step_grid(steps, record)
     with jax.enable_x64(True):
         numbers = {name: np.asarray(x, np.float64) for name, x in (tuned or {}).items()}
-        if numbers:
+        if any(x.ndim for x in numbers.values()):
             over, runs = over or {}, _count(numbers, runs)
         batch = prepare(model, over, runs, key)
-        lifted, keys, _, lead = batch
+        lifted, keys, count, lead = batch
+        if lead:
+            numbers = {name: np.broadcast_to(x, count) for name, x in numbers.items()}
         begin, advance = _programs(optimizer, bool(numbers), lead)
         state, observed = begin(lifted, numbers, keys)
         kept, done = [], 0

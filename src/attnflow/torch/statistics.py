@@ -1,0 +1,206 @@
+"""What the attention map of a head looks like, without ever holding it.
+
+Rows are made a few queries at a time, so that memory is O(T) for T tokens; everything is exact.
+From the log-sum-exp of a fused kernel some of it needs no pass of its own: `statistics_from_lse`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnflow._checks import at_least, positive
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """How scores become weights: softmax of scale · q·k (capped at ±`softcap` by a tanh if given),
+    plus `bias`, over the keys that the query sees.
+
+    causal: query i of the last T sees the keys up to its own place. window: and no more than so
+    many. mask: booleans that broadcast to (batch, heads, queries, keys), True where a key is seen.
+    bias: numbers of such a shape, added to the scores. sink: one logit a head; its share of the
+    weight goes nowhere (softmax-1 with a learned sink). scale: 1/√d unless given.
+    """
+
+    causal: bool = False
+    window: int | None = None
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    softcap: float | None = None
+    sink: Tensor | None = None
+    scale: float | None = None
+
+    def __post_init__(self):
+        if self.window is not None:
+            at_least("window", self.window, 1)
+            if not self.causal:
+                raise ValueError("window: only causal attention has one")
+        if self.softcap is not None:
+            positive("softcap", self.softcap)
+        if self.scale is not None:
+            positive("scale", self.scale)
+
+
+class Statistics(NamedTuple):
+    """Of every row, (batch, head, query). Rows that see no key are NaN.
+
+    lse: log Σ e^score over the keys it sees and the sink. entropy: nats, of the weights as they are
+    (a sink takes its share away). sum_of_squares: Σ p². jacobian_trace: Σ p (1 − p), the trace of
+    the softmax Jacobian. greatest: the largest weight. log_ratio: log of the greatest weight over
+    the mean of the others (infinite if there is none). support: (Σ p)²/Σ p², keys in effective use.
+    row_sum: Σ p, less than one if there is a sink. visible: how many keys it sees.
+    relative_entropy: entropy / log(visible), 0 where one key is seen. key_mass: (…, asked key).
+    """
+
+    lse: Tensor
+    entropy: Tensor
+    sum_of_squares: Tensor
+    jacobian_trace: Tensor
+    greatest: Tensor
+    log_ratio: Tensor
+    support: Tensor
+    row_sum: Tensor
+    visible: Tensor
+    relative_entropy: Tensor
+    key_mass: Tensor
+
+
+def attention_statistics(
+    queries: Tensor,
+    keys: Tensor,
+    attention: Attention = Attention(),  # noqa: B008
+    *,
+    key_mass: Sequence[int] = (0,),
+    rows: Tensor | None = None,
+    block: int = 128,
+) -> Statistics:
+    """Of queries (batch, heads, T, d) and keys (batch, key heads, S, d); with fewer key heads than
+    heads each serves a group (grouped queries). rows: the numbers of the queries to look at, all
+    unless given. Cost: one product of queries and keys; memory O(block · S).
+
+    >>> q = torch.zeros(1, 1, 4, 2)
+    >>> found = attention_statistics(q, q, Attention(causal=True))
+    >>> [round(x, 3) for x in found.support[0, 0].tolist()]
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    _check(queries, keys, attention)
+    at_least("block", block, 1)
+    batch, heads, length, width = queries.shape
+    size = keys.shape[2]
+    wanted = [int(key) if key >= 0 else size + int(key) for key in key_mass]
+    for key in wanted:
+        if not 0 <= key < size:
+            raise ValueError(f"key_mass: there are {size} keys, numbered from 0 (asked for {key})")
+    rows = torch.arange(length, device=queries.device) if rows is None else rows
+    scale = 1 / math.sqrt(width) if attention.scale is None else attention.scale
+    grouped = queries.reshape(batch, keys.shape[1], -1, length, width)
+    parts = []
+    with torch.no_grad():
+        for some in rows.split(block):
+            scores = (grouped[:, :, :, some].to(_exact(keys)) * scale) @ keys.to(
+                _exact(keys)
+            ).unsqueeze(2).transpose(-1, -2)
+            scores = scores.reshape(batch, heads, len(some), size)
+            parts.append(_of_scores(scores, some, length, attention, wanted))
+    return Statistics(*(torch.cat(each, dim=2) for each in zip(*parts, strict=True)))
+
+
+def _of_scores(
+    scores: Tensor, rows: Tensor, length: int, attention: Attention, wanted: list[int]
+) -> Statistics:
+    if attention.softcap is not None:
+        scores = attention.softcap * torch.tanh(scores / attention.softcap)
+    if attention.bias is not None:
+        scores = scores + _rows_of(attention.bias, rows, length).to(scores.dtype)
+    seen = visible_keys(attention, rows, length, scores.shape[-1], scores.device)
+    seen = seen & torch.isfinite(scores)
+    scores = scores.masked_fill(~seen, -math.inf)
+    visible = seen.expand_as(scores).sum(-1)
+    empty = visible == 0
+    lse = torch.logsumexp(scores, dim=-1)
+    if attention.sink is not None:
+        lse = torch.logaddexp(lse, attention.sink.to(scores.dtype)[:, None])
+    weights = torch.exp(scores - lse[..., None]).masked_fill(empty[..., None], math.nan)
+    entropy = torch.special.entr(weights).sum(-1)
+    squares = weights.square().sum(-1)
+    total = weights.sum(-1)
+    greatest = weights.amax(-1)
+    others = (total - greatest).clamp_min(0) / (visible - 1).clamp_min(1)
+    most = visible.to(scores.dtype).log()
+    relative = torch.where(visible > 1, entropy / most.clamp_min(1e-30), torch.zeros_like(entropy))
+    return Statistics(
+        lse=lse.masked_fill(empty, math.nan),
+        entropy=entropy,
+        sum_of_squares=squares,
+        jacobian_trace=total - squares,
+        greatest=greatest,
+        log_ratio=greatest.log() - others.log(),
+        support=total.square() / squares,
+        row_sum=total,
+        visible=visible,
+        relative_entropy=relative.masked_fill(empty, math.nan),
+        key_mass=weights[..., wanted],
+    )
+
+
+def visible_keys(
+    attention: Attention, rows: Tensor, length: int, size: int, device: torch.device
+) -> Tensor:
+    """Booleans that broadcast to (batch, heads, rows, keys)."""
+    place = rows[:, None] + (size - length)  # queries are the last ones: keys before are a cache
+    key = torch.arange(size, device=device)
+    seen = torch.ones(len(rows), size, dtype=torch.bool, device=device)
+    if attention.causal:
+        seen = key <= place
+    if attention.window is not None:
+        seen = seen & (key > place - attention.window)
+    if attention.mask is not None:
+        seen = seen & _rows_of(attention.mask, rows, length)
+    return seen
+
+
+def _rows_of(array: Tensor, rows: Tensor, length: int) -> Tensor:
+    """The asked queries of something that broadcasts to (batch, heads, queries, keys)."""
+    return array[..., rows, :] if array.ndim >= 2 and array.shape[-2] == length > 1 else array
+
+
+def statistics_from_lse(
+    queries: Tensor,
+    lse: Tensor,
+    mixed_keys: Tensor,
+    doubled_lse: Tensor,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Entropy and Σ p² of plain softmax attention from what fused kernels return: the log-sum-exp,
+    the attention with the keys as values (batch, heads, T, d), and the log-sum-exp at twice the
+    scale: H = lse − scale · q·Attn(K), Σ p² = e^(lse(2 scale) − 2 lse)."""
+    scale = 1 / math.sqrt(queries.shape[-1]) if scale is None else scale
+    entropy = lse - scale * (queries * mixed_keys).sum(-1)
+    return entropy, torch.exp(doubled_lse - 2 * lse)
+
+
+def _exact(keys: Tensor) -> torch.dtype:
+    """Half precision would lose what is measured."""
+    return torch.float64 if keys.dtype == torch.float64 else torch.float32
+
+
+def _check(queries: Tensor, keys: Tensor, attention: Attention) -> None:
+    for name, array in (("queries", queries), ("keys", keys)):
+        if array.ndim != 4 or 0 in array.shape:
+            raise ValueError(
+                f"{name} must be (batch, heads, tokens, width) (got shape {tuple(array.shape)})"
+            )
+    if queries.shape[0] != keys.shape[0] or queries.shape[3] != keys.shape[3]:
+        raise ValueError(
+            f"queries {tuple(queries.shape)} and keys {tuple(keys.shape)} differ in batch or width"
+        )
+    if queries.shape[1] % keys.shape[1]:
+        raise ValueError(
+            f"{keys.shape[1]} key heads cannot serve {queries.shape[1]} heads in equal groups"
+        )
+    if attention.sink is not None and attention.sink.shape != (queries.shape[1],):
+        raise ValueError(f"sink must hold one logit for each of {queries.shape[1]} heads")
