@@ -1,8 +1,5 @@
 """The helpers and numbers behind the conditioning ledger, against slower or other roads."""
 
-import contextlib
-import io
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,20 +22,7 @@ from attnflow.papers.conditioning._ledger import (
 from attnflow.papers.conditioning._overparameterized import margin, printed_smoothness
 from attnflow.papers.conditioning._sparse import aligned, condition, signs
 from attnflow.papers.conditioning._training import STEP, flow_on, narrow, teacher_ratio, train
-
-
-def output_of(run: str) -> str:
-    """What a counterexample's command prints."""
-    code = run.removeprefix('python -c "').removesuffix('"')
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        exec(code, {})
-    return shown.getvalue()
-
-
-def numbers(text: str) -> list[float]:
-    """The numbers of a text; the names of JAX and NumPy types are not among them."""
-    bare = re.sub(r"(?<!\d)(?<!\d\.)[A-Za-z_]\w*", " ", text)
-    return [float(x) for x in re.findall(r"-?\d+\.?\d*(?:e[-+]?\d+)?", bare)]
+from tests.papers.reruns import numbers, output_of
 
 
 def counterexample(name: str) -> Mapping[str, Any]:

@@ -1,7 +1,5 @@
 """The helpers and numbers behind the polarization ledger, against slower or other roads."""
 
-import contextlib
-import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,24 +15,13 @@ from attnflow.papers.polarization._flows import Start, softmax_flows
 from attnflow.papers.polarization._normalized_maps import IdentityPath
 from attnflow.papers.polarization._other_losses import CONVERGED, entropies, time_to_a_tenth
 from attnflow.papers.polarization._tau_path import SLOPES, tau_path, weights, where_margin_is
-
-
-def output_of(run: str) -> str:
-    """What a counterexample's command prints."""
-    code = run.removeprefix('python -c "').removesuffix('"')
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        exec(code, {})
-    return shown.getvalue()
+from tests.papers.reruns import numbers, output_of
 
 
 def counterexample(name: str) -> Mapping[str, Any]:
     found = claims.LEDGER.claims[name].check().counterexample
     assert found is not None
     return found
-
-
-def numbers(text: str) -> np.ndarray:
-    return np.array([float(x) for x in text.replace("[", " ").replace("]", " ").split()])
 
 
 @pytest.mark.parametrize(("lead", "norm2"), [(0.01, 1.0), (0.7, 0.25), (3.0, 4.0)])
@@ -182,7 +169,7 @@ def test_a_path_that_cannot_be_followed_is_refused():
 
 def test_the_score_gap_of_two_losers_shrinks():
     found = counterexample("score-gaps")
-    gap = numbers(output_of(found["run"]))
+    gap = np.array(numbers(output_of(found["run"])))
     assert gap[0] == 0
     assert gap[1:].argmin() == gap.size - 2
     assert gap[-1] == pytest.approx(found["a_1 − a_2 at log t = 10⁴"], rel=1e-6)
@@ -205,7 +192,7 @@ def test_the_score_gap_of_two_losers_shrinks():
 )
 def test_counterexamples_can_be_seen_again(name, expected):
     found = counterexample(name)
-    assert expected(numbers(output_of(found["run"])), found)
+    assert expected(np.array(numbers(output_of(found["run"]))), found)
 
 
 @pytest.mark.slow

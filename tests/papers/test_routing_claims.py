@@ -11,7 +11,7 @@ from attnflow.models.head import Head
 from attnflow.papers.routing import _loop, _updates, _values
 from attnflow.papers.routing._ledger import Heads, random_heads, random_projected
 from attnflow.papers.routing.claims import LEDGER
-from tests.papers.test_conditioning_claims import numbers, output_of
+from tests.papers.reruns import numbers, output_of
 
 
 def counterexample(name: str):

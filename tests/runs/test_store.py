@@ -45,6 +45,7 @@ def test_a_run_comes_back_as_it_was(store):
         xr.Dataset({"flag": ("step", [True, False])}),
         xr.Dataset({"large": (("a", "b"), np.random.default_rng(0).random((400, 400)))}),
         xr.Dataset({"word": ("w", ["a", "bé"])}, {"time": [0.5, 1.0]}),
+        xr.Dataset({"word": ("w", np.array(["a", "bé"], dtype=object))}),
     ],
 )
 def test_other_kinds_of_data(store, data):

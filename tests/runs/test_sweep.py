@@ -59,6 +59,15 @@ def test_a_failing_run_stops_no_other(engine, tmp_path):
     same(store, GRID[:3])
 
 
+@pytest.mark.parametrize("engine", ["here", "local"])
+def test_data_that_cannot_be_stored_are_a_failure(engine, tmp_path):
+    store = Store(tmp_path)
+    report = sweep([Walk(how="odd"), Walk()], WALK, store, engine=engine, progress=False)
+    assert report.done == 1
+    assert "z is complex128" in next(iter(report.failed.values()))
+    assert len(store.failures()) == 1
+
+
 def test_a_worker_that_dies_is_replaced(tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()

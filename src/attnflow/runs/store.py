@@ -141,9 +141,7 @@ class Store:
         """Store what a config gave. If the run is there already and whole, it stays."""
         text = canonical(config, experiment)
         name = digest(text)
-        for odd, values in data.variables.items():
-            if values.dtype.kind not in "fiubU":
-                raise ValueError(f"{odd} is {values.dtype}: a run stores numbers and words")
+        data = _storable(data)
         self.root.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".new-{name}-", dir=self.root))
         try:
@@ -228,6 +226,17 @@ class DamagedRun(StoreError):
     def __init__(self, run: Run, wrong: str):
         super().__init__(f"run {run.name} is damaged: {wrong}")
         self.run, self.wrong = run, wrong
+
+
+def _storable(data: xr.Dataset) -> xr.Dataset:
+    for name, values in data.variables.items():
+        if values.dtype.kind in "fiubU":
+            continue
+        if all(isinstance(x, str) for x in values.values.flat):  # words as objects
+            data = data.assign({name: values.astype(str)})
+        else:
+            raise ValueError(f"{name} is {values.dtype}: a run stores numbers and words")
+    return data
 
 
 def scalars_of(data: xr.Dataset) -> pa.Table:

@@ -128,7 +128,8 @@ def sweep(
             for outcome in (each for many in outcomes for each in many):
                 _keep(outcome, experiment, store, report)
                 tell(len(report.failed))
-                if each is not None and outcome.failure is None:
+                name = store.name(outcome.config, experiment.name)
+                if each is not None and name not in report.failed:
                     each(outcome.config, outcome.seconds)
         except (Stopped, KeyboardInterrupt):
             report.stopped = True
@@ -195,7 +196,7 @@ def _engine(name: str, workers: int | None, address: str | None) -> Engine:
 
 
 def _keep(outcome: Outcome, experiment: Experiment, store: Store, report: Report) -> None:
-    stored(outcome, experiment, store)
+    outcome = stored(outcome, experiment, store)
     report.left -= 1
     if outcome.failure is None:
         report.done += 1
@@ -206,17 +207,21 @@ def _keep(outcome: Outcome, experiment: Experiment, store: Store, report: Report
 
 
 def stored(outcome: Outcome, experiment: Experiment, store: Store) -> Outcome:
-    """The outcome, with its data on disk instead of in it."""
+    """The outcome, with its data on disk instead of in it; a failure if they are no such data."""
     if outcome.data is None:
         return outcome
-    store.add(
-        outcome.config,
-        outcome.data,
-        experiment=experiment.name,
-        log=outcome.log,
-        seconds=outcome.seconds,
-    )
-    return dataclasses.replace(outcome, data=None)
+    failure = None
+    try:
+        store.add(
+            outcome.config,
+            outcome.data,
+            experiment=experiment.name,
+            log=outcome.log,
+            seconds=outcome.seconds,
+        )
+    except (ValueError, AttributeError):
+        failure = traceback.format_exc()
+    return dataclasses.replace(outcome, data=None, failure=failure)
 
 
 def here(jobs: Sequence[Job], experiment: Experiment, store: Store) -> Iterator[list[Outcome]]:

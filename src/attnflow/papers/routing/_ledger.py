@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import log_softmax, softmax
 
 from attnflow.models.head import Head
-from attnflow.papers.ledger import Finding, Ledger, rerun
+from attnflow.papers.ledger import Finding, Ledger, all_of, rerun
 
 __all__ = [
     "CLASSES",
@@ -32,15 +32,6 @@ __all__ = [
 
 LEDGER = Ledger("routing")
 CASES, SEQUENCES, LENGTH, WIDTH, KEY, VALUE, CLASSES = 30, 2, 5, 4, 2, 3, 4
-
-
-def all_of(*findings: Finding) -> Finding:
-    """The first that fails, or the largest error of all; with the cases of all."""
-    cases = sum(each.cases for each in findings)
-    worst = next((each for each in findings if not each.good), None)
-    if worst is None:
-        return Finding("holds", max(each.margin for each in findings), cases)
-    return Finding(worst.verdict, worst.margin, cases, worst.counterexample)
 
 
 def in_turn(*findings: Finding) -> Finding:
