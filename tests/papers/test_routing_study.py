@@ -119,6 +119,7 @@ def test_the_uneven_chain_has_the_asked_chances():
     np.testing.assert_allclose(even, ChainTask().chain().entropy_rate, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_uneven_symbols_do_not_line_up_by_entropy():
     found = _shape.posterior_entropy_axis((0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75))
     assert found.verdict == "refuted"
