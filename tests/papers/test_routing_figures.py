@@ -98,6 +98,7 @@ def test_entropy_at_a_loss():
     np.testing.assert_allclose(found, [np.nan, 9, 8.5, 6.5, np.nan])
 
 
+@pytest.mark.slow
 def test_schedules_on_a_short_chain(tmp_path):
     ds = _figures_schedules.schedules(SMALL)
     assert ds.excess.dims == ("seed", "schedule", "step")
@@ -110,6 +111,7 @@ def test_schedules_on_a_short_chain(tmp_path):
     assert draws("schedules", ds, tmp_path)
 
 
+@pytest.mark.slow
 def test_values_start_together_and_end_in_their_plane(tmp_path):
     ds = _figures_values.values(SMALL)
     np.testing.assert_allclose(ds.shares.sum("component"), 1, rtol=1e-9)
@@ -120,6 +122,7 @@ def test_values_start_together_and_end_in_their_plane(tmp_path):
     assert draws("values", ds, tmp_path)
 
 
+@pytest.mark.slow
 def test_freezing_times_lie_within_training(tmp_path):
     ds = _figures_values.freezing_times(_figures_values.Frozen(SMALL))
     for name in ("attention", "values"):
@@ -128,6 +131,7 @@ def test_freezing_times_lie_within_training(tmp_path):
     assert draws("freezing", ds, tmp_path)
 
 
+@pytest.mark.slow
 def test_speedup_and_divergence(tmp_path):
     config = _figures_schedules.Speedup(
         length=150, rates=(1.0, 3.0), factors=(5.0, 1000.0), steps=100

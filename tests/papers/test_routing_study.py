@@ -65,6 +65,7 @@ def test_factors_go_to_the_named_blocks():
     assert np.prod(list(mean.values())) == pytest.approx(np.prod(list(values.values())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "schedule"), [("sgd", "values"), ("adam", "routing")])
 def test_a_study_is_its_descents_one_by_one(optimizer, schedule):
     schedules = ("uniform", "values", "routing")
@@ -79,6 +80,7 @@ def test_a_study_is_its_descents_one_by_one(optimizer, schedule):
     np.testing.assert_allclose(ours["values"], found["values"], rtol=1e-7, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_studies_join_on_the_seeds_they_share():
     two = Study(SHORT, (0.1,), seeds=2, steps=20, records=3)
     one = Study(SHORT, (0.1,), schedules=("all",), seeds=1, steps=20, records=3)

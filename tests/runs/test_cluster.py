@@ -56,6 +56,7 @@ def kill_node(node) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_lost_node_loses_no_result(cluster, tmp_path):
     made, nodes = cluster
     store = Store(tmp_path / "runs")

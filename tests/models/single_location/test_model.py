@@ -173,6 +173,7 @@ def test_the_start_has_the_law_of_random_vectors(rng):
     np.testing.assert_allclose(q.std(axis=0), direct.std(axis=0), atol=0.01)
 
 
+@pytest.mark.slow
 def test_the_flow_splits_the_heads_and_batches_over_signals():
     model = SingleLocation(flipping_spike(2.0, 4.0), tokens=4, heads=2, samples=512)
     options = {"times": np.array([1.0, 100.0]), "solver": "quick", "rtol": 1e-4, "atol": 1e-6}
