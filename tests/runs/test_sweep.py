@@ -108,6 +108,9 @@ def test_a_failing_batch_is_done_one_by_one(tmp_path):
     )
     assert report.done == 2
     assert len(report.failed) == 1
+    log = found(store, GRID[0]).log
+    assert "not in a batch of 3" in log
+    assert "ArithmeticError: not in a batch" in log
     with pytest.raises(ValueError, match="needs both"):
         Experiment("x", walk, batch=WALKS.batch)
 

@@ -231,6 +231,7 @@ def here(jobs: Sequence[Job], experiment: Experiment, store: Store) -> Iterator[
 
 def work(job: Job, experiment: Experiment, store: Store | None) -> list[Outcome]:
     """Do one job: a batch, or its configs one by one if there is none or it fails."""
+    note = ""
     if len(job.configs) > 1 and experiment.batch is not None:
         begun = time.perf_counter()
         try:
@@ -241,12 +242,12 @@ def work(job: Job, experiment: Experiment, store: Store | None) -> list[Outcome]
             share = (time.perf_counter() - begun) / len(found)
             pairs = zip(job.configs, found, strict=True)
             return [Outcome(config, share, data=data, log=log.getvalue()) for config, data in pairs]
-        except Exception:
-            pass  # which of them it was shows when they run alone
-    return [_alone(config, experiment, store) for config in job.configs]
+        except Exception:  # which of them it was shows when they run alone
+            note = f"not in a batch of {len(job.configs)}:\n{traceback.format_exc()}"
+    return [_alone(config, experiment, store, note) for config in job.configs]
 
 
-def _alone(config: Any, experiment: Experiment, store: Store | None) -> Outcome:
+def _alone(config: Any, experiment: Experiment, store: Store | None, note: str) -> Outcome:
     begun = time.perf_counter()
     try:
         with captured() as log:
@@ -255,9 +256,9 @@ def _alone(config: Any, experiment: Experiment, store: Store | None) -> Outcome:
                 data = experiment.run(config, checkpoint=place)
             else:
                 data = experiment.run(config)
-        return Outcome(config, time.perf_counter() - begun, data=data, log=log.getvalue())
+        return Outcome(config, time.perf_counter() - begun, data=data, log=note + log.getvalue())
     except Exception:
-        return Outcome(config, time.perf_counter() - begun, failure=traceback.format_exc())
+        return Outcome(config, time.perf_counter() - begun, failure=note + traceback.format_exc())
 
 
 @contextlib.contextmanager
