@@ -15,7 +15,7 @@ ALLOWED = {
     "models": {"attention", "tasks"},
     "dynamics": {"models.interface"},
     "papers": {"attention", "models", "dynamics", "instruments", "tasks"},
-    "torch": {"attention", "instruments"},
+    "torch": {"attention", "instruments", "runs"},  # records go to a run store
     "runs": set(),
     "web": {"attention", "models", "dynamics", "instruments", "tasks", "papers", "runs"},
     "cli": {"attention", "models", "dynamics", "instruments", "tasks", "papers", "runs", "web"},

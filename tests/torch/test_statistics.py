@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra [torch] is not installed")
 
+from attnflow import attention as registry  # noqa: E402
 from attnflow.instruments import effective_support, entropy  # noqa: E402
 from attnflow.torch import Attention, attention_statistics, statistics_from_lse  # noqa: E402
 
@@ -82,7 +83,9 @@ def test_statistics_are_those_of_the_dense_map(case, key_heads, block):
     q, k = tensors(key_heads=key_heads)
     found = attention_statistics(q, k, Attention(**CASES[case]), key_mass=(0, -1), block=block)
     weights, visible = dense(q, k, **CASES[case])
-    np.testing.assert_allclose(found.entropy, entropy(weights), atol=1e-13)
+    shares = weights / weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(found.entropy, entropy(shares), atol=1e-13)
+    np.testing.assert_allclose(found.sparsity, shares.max(-1), atol=1e-14)
     np.testing.assert_allclose(found.sum_of_squares, (weights**2).sum(-1), atol=1e-14)
     np.testing.assert_allclose(found.greatest, weights.max(-1), atol=1e-14)
     np.testing.assert_allclose(found.row_sum, weights.sum(-1), atol=1e-13)
@@ -100,6 +103,28 @@ def test_statistics_are_those_of_the_dense_map(case, key_heads, block):
     ratio = np.log(weights.max(-1)[several] / others)
     np.testing.assert_allclose(found.log_ratio.numpy()[several], ratio, rtol=1e-9)
     assert np.isinf(found.log_ratio.numpy()[~several]).all()
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_statistics_of_every_attention_of_the_registry(name):
+    q, k = (x.abs() for x in tensors())  # scores of one sign: no row of the signed ones adds to 0
+    scores = q @ k.transpose(-1, -2) / math.sqrt(D)
+    seen = torch.ones(T, T, dtype=torch.bool).tril()
+    weights = registry.get(name)(scores, seen, heads=-3).numpy()
+    found = attention_statistics(q, k, Attention(causal=True, function=name), block=4)
+    np.testing.assert_allclose(found.row_sum, weights.sum(-1), rtol=1e-12)
+    np.testing.assert_allclose(found.entropy, entropy(weights, normalize=True), atol=1e-12)
+    np.testing.assert_allclose(found.sparsity, weights.max(-1) / weights.sum(-1), rtol=1e-12)
+    np.testing.assert_allclose(found.key_mass[..., 0], weights[..., 0], rtol=1e-12)
+
+
+def test_biases_of_joint_heads():
+    q, k = tensors()
+    bias = torch.tensor([-1.0, 0.0, 1.0, 3.0], dtype=torch.float64)
+    found = attention_statistics(q, k, Attention(function="bayes_softmax", sink=bias))
+    scores = (q @ k.transpose(-1, -2) / math.sqrt(D) + bias[:, None, None]).exp()
+    weights = H * scores / scores.sum((1, 3), keepdim=True)
+    torch.testing.assert_close(found.row_sum, weights.sum(-1))
 
 
 def test_queries_after_a_cache():
@@ -175,6 +200,8 @@ def test_no_tensor_is_as_large_as_the_map(monkeypatch):
         (lambda q, k: attention_statistics(q, k, key_mass=(9,)), "there are 9 keys"),
         (lambda q, k: attention_statistics(q, k, Attention(sink=torch.zeros(3))), "one logit"),
         (lambda q, k: Attention(window=2), "only causal"),
+        (lambda q, k: Attention(function="softmx"), "did you mean 'softmax'"),
+        (lambda q, k: Attention(function="relu", sink=torch.zeros(4)), "relu has none"),
         (lambda q, k: Attention(softcap=-1.0), "softcap"),
     ],
 )

@@ -13,6 +13,7 @@ from attnflow.instruments.jacobian import (
     softmax_conditioning,
 )
 from attnflow.instruments.manifold import Shape, alignment, principal_shape
+from attnflow.instruments.norms import Phase, norm_phases
 from attnflow.instruments.routing import (
     Freezing,
     Signs,
@@ -50,6 +51,7 @@ from attnflow.instruments.specialization import (
 __all__ = [
     "Conditioning",
     "Freezing",
+    "Phase",
     "Separation",
     "Shape",
     "Signs",
@@ -73,6 +75,7 @@ __all__ = [
     "leakage_sampled",
     "local_factors",
     "log10_ratio",
+    "norm_phases",
     "operator_extremes",
     "operator_spectrum",
     "predicted_error",

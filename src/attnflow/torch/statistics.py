@@ -1,4 +1,4 @@
-"""What the attention map of a head looks like, without ever holding it.
+"""What the attention map of a head looks like, without ever holding it whole.
 
 Rows are made a few queries at a time, so that memory is O(T) for T tokens; everything is exact.
 From the log-sum-exp of a fused kernel some of it needs no pass of its own: `statistics_from_lse`.
@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnflow._checks import at_least, positive
+from attnflow import attention as registry
+from attnflow._checks import at_least, choice, positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Attention:
     causal: query i of the last T sees the keys up to its own place. window: and no more than so
     many. mask: booleans that broadcast to (batch, heads, queries, keys), True where a key is seen.
     bias: numbers of such a shape, added to the scores. sink: one logit a head; its share of the
-    weight goes nowhere (softmax-1 with a learned sink). scale: 1/√d unless given.
+    weight goes nowhere (softmax-1 with a learned sink). scale: 1/√d unless given. function: another
+    attention of the registry than softmax; of "bayes_softmax" `sink` is the heads' own bias.
     """
 
     causal: bool = False
@@ -33,8 +35,12 @@ class Attention:
     softcap: float | None = None
     sink: Tensor | None = None
     scale: float | None = None
+    function: str = "softmax"
 
     def __post_init__(self):
+        choice("function", self.function, registry.names())
+        if self.sink is not None and self.function not in ("softmax", "softmax_1", "bayes_softmax"):
+            raise ValueError(f"sink: {self.function} has none")
         if self.window is not None:
             at_least("window", self.window, 1)
             if not self.causal:
@@ -48,12 +54,14 @@ class Attention:
 class Statistics(NamedTuple):
     """Of every row, (batch, head, query). Rows that see no key are NaN.
 
-    lse: log Σ e^score over the keys it sees and the sink. entropy: nats, of the weights as they are
-    (a sink takes its share away). sum_of_squares: Σ p². jacobian_trace: Σ p (1 − p), the trace of
-    the softmax Jacobian. greatest: the largest weight. log_ratio: log of the greatest weight over
-    the mean of the others (infinite if there is none). support: (Σ p)²/Σ p², keys in effective use.
-    row_sum: Σ p, less than one if there is a sink. visible: how many keys it sees.
-    relative_entropy: entropy / log(visible), 0 where one key is seen. key_mass: (…, asked key).
+    lse: log Σ e^score over the keys it sees and the sink (NaN for attentions without exponentials).
+    entropy: nats, of the shares p/Σp (of |p| for attentions that give signed weights).
+    sum_of_squares: Σ p². jacobian_trace: Σ p (1 − p), for softmax the trace of its Jacobian.
+    greatest: the largest weight. log_ratio: log of the greatest weight over the mean of the others
+    (infinite if there is none). support: (Σ p)²/Σ p², keys in effective use. row_sum: Σ p, less
+    than one if there is a sink. visible: how many keys it sees. relative_entropy: entropy /
+    log(visible), 0 where one key is seen. sparsity: the greatest weight as a share of the row's
+    whole. key_mass: (…, asked key), weights as they are.
     """
 
     lse: Tensor
@@ -66,7 +74,18 @@ class Statistics(NamedTuple):
     row_sum: Tensor
     visible: Tensor
     relative_entropy: Tensor
+    sparsity: Tensor
     key_mass: Tensor
+
+
+class Rows(NamedTuple):
+    """Some rows of the map, (batch, head, row, key): the scores (−∞ where a key is hidden), the
+    weights (NaN in rows that see no key), how many keys each row sees, and its log-sum-exp."""
+
+    scores: Tensor
+    weights: Tensor
+    visible: Tensor
+    lse: Tensor
 
 
 def attention_statistics(
@@ -87,63 +106,85 @@ def attention_statistics(
     >>> [round(x, 3) for x in found.support[0, 0].tolist()]
     [1.0, 2.0, 3.0, 4.0]
     """
-    _check(queries, keys, attention)
     at_least("block", block, 1)
-    batch, heads, length, width = queries.shape
-    size = keys.shape[2]
+    length, size = queries.shape[2], keys.shape[2]
     wanted = [int(key) if key >= 0 else size + int(key) for key in key_mass]
     for key in wanted:
         if not 0 <= key < size:
             raise ValueError(f"key_mass: there are {size} keys, numbered from 0 (asked for {key})")
     rows = torch.arange(length, device=queries.device) if rows is None else rows
-    scale = 1 / math.sqrt(width) if attention.scale is None else attention.scale
-    grouped = queries.reshape(batch, keys.shape[1], -1, length, width)
-    parts = []
-    with torch.no_grad():
-        for some in rows.split(block):
-            scores = (grouped[:, :, :, some].to(_exact(keys)) * scale) @ keys.to(
-                _exact(keys)
-            ).unsqueeze(2).transpose(-1, -2)
-            scores = scores.reshape(batch, heads, len(some), size)
-            parts.append(_of_scores(scores, some, length, attention, wanted))
+    parts = [
+        row_statistics(attention_rows(queries, keys, attention, some), wanted)
+        for some in rows.split(block)
+    ]
     return Statistics(*(torch.cat(each, dim=2) for each in zip(*parts, strict=True)))
 
 
-def _of_scores(
-    scores: Tensor, rows: Tensor, length: int, attention: Attention, wanted: list[int]
-) -> Statistics:
-    if attention.softcap is not None:
-        scores = attention.softcap * torch.tanh(scores / attention.softcap)
-    if attention.bias is not None:
-        scores = scores + _rows_of(attention.bias, rows, length).to(scores.dtype)
-    seen = visible_keys(attention, rows, length, scores.shape[-1], scores.device)
-    seen = seen & torch.isfinite(scores)
-    scores = scores.masked_fill(~seen, -math.inf)
-    visible = seen.expand_as(scores).sum(-1)
-    empty = visible == 0
-    lse = torch.logsumexp(scores, dim=-1)
-    if attention.sink is not None:
-        lse = torch.logaddexp(lse, attention.sink.to(scores.dtype)[:, None])
-    weights = torch.exp(scores - lse[..., None]).masked_fill(empty[..., None], math.nan)
-    entropy = torch.special.entr(weights).sum(-1)
+def attention_rows(queries: Tensor, keys: Tensor, attention: Attention, rows: Tensor) -> Rows:
+    """The asked rows of the map themselves; memory O(rows · S)."""
+    _check(queries, keys, attention)
+    batch, heads, length, width = queries.shape
+    size, exact = keys.shape[2], _exact(keys)
+    scale = 1 / math.sqrt(width) if attention.scale is None else attention.scale
+    with torch.no_grad():
+        grouped = queries[:, :, rows].to(exact).reshape(batch, keys.shape[1], -1, len(rows), width)
+        scores = (grouped * scale) @ keys.to(exact).unsqueeze(2).transpose(-1, -2)
+        scores = scores.reshape(batch, heads, len(rows), size)
+        if attention.softcap is not None:
+            scores = attention.softcap * torch.tanh(scores / attention.softcap)
+        if attention.bias is not None:
+            scores = scores + _rows_of(attention.bias, rows, length).to(exact)
+        seen = visible_keys(attention, rows, length, size, scores.device) & torch.isfinite(scores)
+        scores = scores.masked_fill(~seen, -math.inf)
+        visible = seen.sum(-1)
+        weights, lse = _weigh(scores, seen, attention)
+        empty = visible == 0
+        return Rows(
+            scores,
+            weights.masked_fill(empty[..., None], math.nan),
+            visible,
+            lse.masked_fill(empty, math.nan),
+        )
+
+
+def _weigh(scores: Tensor, seen: Tensor, attention: Attention) -> tuple[Tensor, Tensor]:
+    sink = None if attention.sink is None else attention.sink.to(scores)[:, None]
+    if attention.function in ("softmax", "softmax_1"):
+        if sink is None and attention.function == "softmax_1":
+            sink = torch.zeros_like(scores[..., 0])
+        lse = torch.logsumexp(scores, dim=-1)
+        lse = lse if sink is None else torch.logaddexp(lse, sink)
+        return torch.exp(scores - lse[..., None]), lse
+    named = registry.get(attention.function)
+    return named(scores, seen, bias=sink, heads=-3), torch.full_like(scores[..., 0], math.nan)
+
+
+def row_statistics(rows: Rows, wanted: Sequence[int] = (0,)) -> Statistics:
+    """What the rows look like; `wanted` are the keys of `key_mass`."""
+    weights, visible = rows.weights, rows.visible
+    size = weights.abs()
+    total = size.sum(-1)
+    share = size / total.clamp_min(torch.finfo(size.dtype).tiny)[..., None]
+    entropy = torch.special.entr(share).sum(-1)
     squares = weights.square().sum(-1)
-    total = weights.sum(-1)
-    greatest = weights.amax(-1)
+    row_sum = weights.sum(-1)
+    greatest = size.amax(-1)
     others = (total - greatest).clamp_min(0) / (visible - 1).clamp_min(1)
-    most = visible.to(scores.dtype).log()
+    most = visible.to(weights.dtype).log()
     relative = torch.where(visible > 1, entropy / most.clamp_min(1e-30), torch.zeros_like(entropy))
     return Statistics(
-        lse=lse.masked_fill(empty, math.nan),
+        lse=rows.lse,
         entropy=entropy,
         sum_of_squares=squares,
-        jacobian_trace=total - squares,
+        jacobian_trace=row_sum - squares,
         greatest=greatest,
         log_ratio=greatest.log() - others.log(),
         support=total.square() / squares,
-        row_sum=total,
+        row_sum=row_sum,
         visible=visible,
-        relative_entropy=relative.masked_fill(empty, math.nan),
-        key_mass=weights[..., wanted],
+        relative_entropy=relative.masked_fill(visible == 0, math.nan),
+        sparsity=greatest / total,
+        key_mass=weights[..., list(wanted)],
     )
 
 
