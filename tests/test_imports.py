@@ -14,11 +14,21 @@ ALLOWED = {
     "tasks": set(),
     "models": {"attention", "tasks"},
     "dynamics": {"models.interface"},
-    "papers": {"attention", "models", "dynamics", "instruments", "tasks"},
+    "papers": {"attention", "models", "dynamics", "instruments", "tasks", "torch"},
     "torch": {"attention", "instruments", "runs"},  # records go to a run store
     "runs": set(),
     "web": {"attention", "models", "dynamics", "instruments", "tasks", "papers", "runs"},
-    "cli": {"attention", "models", "dynamics", "instruments", "tasks", "papers", "runs", "web"},
+    "cli": {
+        "attention",
+        "models",
+        "dynamics",
+        "instruments",
+        "tasks",
+        "papers",
+        "runs",
+        "torch",
+        "web",
+    },
 }
 # TwoToken.critical_points() is a method because users look for it there; it asks the dynamics
 # when it is called.

@@ -131,6 +131,19 @@ def test_twins_and_values():
     )
 
 
+def test_contributions_are_lengths_behind_the_output_projection():
+    c = capture()
+    rows = torch.tensor([5, 8])
+    output = torch.randn(H, D, 10, dtype=torch.float64)
+    output[2] = 0  # a dead head
+    found = head_numbers(c, rows, None, 1, output)["contribution"]
+    weights, _, _ = dense(c)
+    heads = torch.from_numpy(weights) @ c.values.repeat_interleave(H // K, 1)
+    lengths = torch.einsum("bhid,hdw->bhiw", heads[:, :, rows], output).norm(dim=-1).mean((0, 2))
+    torch.testing.assert_close(found, lengths / lengths.mean())
+    assert found[2] == 0
+
+
 def test_unnormalized_attention_has_shares_but_no_condition_number():
     found = looked_at(
         capture(attention=Attention(causal=True, function="sigmoid")), torch.arange(3, T)

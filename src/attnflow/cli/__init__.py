@@ -10,6 +10,7 @@ COMMANDS = {
     "verify": "the ledger: every statement of the papers, its verdict and margin",
     "reproduce": "the figures: data and pictures, one command each",
     "simulate": "one model along its gradient flow",
+    "diagnose": "the attention of a trained transformer: sinks, dead and redundant heads, advice",
     "report": "ledger and quick figures as one self-contained HTML page",
     "runs": "the run store: list, show, compare, export, remove",
 }

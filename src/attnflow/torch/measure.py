@@ -35,6 +35,7 @@ QUANTITIES = {
     "used_keys": "keys in effective use by all queries together",
     "value_dimension": "effective dimension of the values, (tr C)²/tr C²",
     "first_value": "length of the first token's value over the mean of the others",
+    "contribution": "length of what the head adds to the layer's output, by the heads' mean",
     "interaction_norm": "‖W_QᵀW_K‖ (Frobenius)",
     "compatibility": "loss per unit of output, Σ_j α_j g·v_j",
     "advantage": "greatest advantage of a key over what the query gets",
@@ -86,7 +87,8 @@ def measure(
             length = capture.queries.shape[2]
             if length not in rows:
                 rows[length] = budget.draw(length, generator)
-            numbers |= head_numbers(capture, rows[length], probe.present, budget.exact)
+            out = None if each.output is None else each.output.matrices()
+            numbers |= head_numbers(capture, rows[length], probe.present, budget.exact, out)
         found[each.name] = numbers
     return _as_dataset(modules, found)
 
@@ -110,9 +112,14 @@ def _as_dataset(
 
 
 def head_numbers(
-    capture: Capture, rows: Tensor, present: Tensor | None, exact: int
+    capture: Capture,
+    rows: Tensor,
+    present: Tensor | None,
+    exact: int,
+    output: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """One number a head, averaged over the rows that are not padding and see at least two keys."""
+    """One number a head, averaged over the rows that are not padding and see at least two keys.
+    output: the heads' parts of the output projection (heads, d, width)."""
     rows = rows.to(capture.queries.device)
     some = attention_rows(capture.queries, capture.keys, capture.attention, rows)
     counted = (some.visible > 1) & _present_rows(present, rows, some)
@@ -133,6 +140,8 @@ def head_numbers(
     numbers |= _values(capture, present)
     if capture.attention.function == "softmax" and capture.attention.sink is None:
         numbers |= _conditioning(some, counted, exact)
+    if output is not None:
+        numbers["contribution"] = _contribution(capture, some, counted, output)
     if capture.gradient is not None:
         numbers |= _routing(capture, some, rows, counted)
     return numbers
@@ -209,6 +218,18 @@ def _values(capture: Capture, present: Tensor | None) -> dict[str, Tensor]:
         "value_dimension": dimension.repeat_interleave(group),
         "first_value": (of_first / rest.clamp_min(1e-38)).repeat_interleave(group),
     }
+
+
+def _contribution(capture: Capture, some: Rows, counted: Tensor, output: Tensor) -> Tensor:
+    """‖W_O o‖ of each head, from the Gram matrix of its part of W_O, over the mean of the heads."""
+    group = capture.queries.shape[1] // capture.values.shape[1]
+    values = capture.values.to(some.weights).repeat_interleave(group, dim=1)
+    heads = torch.nan_to_num(some.weights) @ values
+    output = output.to(heads)
+    gram = output @ output.transpose(1, 2)
+    lengths = ((heads @ gram) * heads).sum(-1).clamp_min(0).sqrt()
+    found = mean(lengths, counted)
+    return found / found.mean().clamp_min(torch.finfo(found.dtype).tiny)
 
 
 def _conditioning(some: Rows, counted: Tensor, exact: int) -> dict[str, Tensor]:
