@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
-from benchmarks import head, runs, single_location  # noqa: E402
+from benchmarks import head, instruments, runs, single_location  # noqa: E402
 from benchmarks.timing import best, timed  # noqa: E402
 from tests.oracles import jacobian, two_token, value_softmax  # noqa: E402
 
@@ -171,6 +171,7 @@ SECTIONS = {
     "prompt": prompt,
     **single_location.SECTIONS,
     **head.SECTIONS,
+    **instruments.SECTIONS,
     **runs.SECTIONS,
     "ledger": ledger,
     "help": help,

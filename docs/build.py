@@ -24,6 +24,10 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def dated(row: ledger.Row) -> str:
+    return f"<br>on {row.stored}" if row.stored else ""
+
+
 def ledger_page(rows: list[ledger.Row]) -> str:
     lines = [
         "# The ledger",
@@ -41,7 +45,7 @@ def ledger_page(rows: list[ledger.Row]) -> str:
             lines.append(
                 f"| `{row.claim.id}`<br>{cell(row.claim.where)} "
                 f"| {cell(row.claim.statement)}{cell(given)} "
-                f"| {VERDICTS[row.finding.verdict]} | {row.finding.margin:.2g} |"
+                f"| {VERDICTS[row.finding.verdict]}{dated(row)} | {row.finding.margin:.2g} |"
             )
         lines += ["", f"### Errata of {paper}", ""]
         for row in own:

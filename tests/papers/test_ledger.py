@@ -20,7 +20,8 @@ SLOW = """conditioning/stall-cause polarization/sink-matrix routing/em-speedup
     specialization/softmax-close-on-flipping-spike specialization/softmax-gap-on-gaussian
     specialization/figure-7-pruning specialization/figure-7-pruning-spikes
     specialization/figure-7-degradation specialization/heads-for-continuous-laws"""
-ROWS = [pytest.param(x, marks=pytest.mark.slow) if x in SLOW.split() else x for x in CLAIMS]
+LONG = {claim.id for claim in CLAIMS.values() if claim.slow} | set(SLOW.split())
+ROWS = [pytest.param(x, marks=pytest.mark.slow) if x in LONG else x for x in CLAIMS]
 
 
 def test_slow_rows_exist():
@@ -29,7 +30,9 @@ def test_slow_rows_exist():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_verdict_is_the_recorded_one(name):
-    (row,) = ledger.verify([CLAIMS[name]])
+    (row,) = ledger.verify([CLAIMS[name]], slow=True)
+    if row.note:
+        pytest.skip(row.note)
     assert not row.changed, f"{row.finding}"
     assert row.finding.cases > 0
     assert json.dumps(plain(row.as_dict()), allow_nan=False)
@@ -43,7 +46,19 @@ def test_the_verdict_is_the_recorded_one(name):
 def test_a_broken_statement_changes_the_verdict(name):
     claim = CLAIMS[name]
     assert claim.broken, "give a variant that must fail"
-    assert claim.check(**claim.broken).verdict != claim.recorded
+    try:
+        found = claim.check(**claim.broken)
+    except ledger.NeedsData as missing:
+        pytest.skip(str(missing))
+    assert found.verdict != claim.recorded
+
+
+@pytest.mark.parametrize("name", [claim.id for claim in CLAIMS.values() if claim.slow])
+def test_slow_rows_are_shown_as_they_were_found(name):
+    (row,) = ledger.verify([CLAIMS[name]])
+    assert not row.changed
+    assert row.stored
+    assert row.finding.cases > 0
 
 
 REQUIRED = {

@@ -84,11 +84,15 @@ def examine(options: Options) -> tuple[Any, str, Any, Any]:
     limits, budget = Limits(sink=options.sink), Budget(rows=options.rows)
     steps = None if options.checkpoints is None else checkpoints(options.checkpoints)
 
-    def look(source: Any) -> tuple[Any, str]:
-        loaded = load_model(source, trust=options.trust)
-        text = _text(options, loaded)
+    main = load_model(options.model, trust=options.trust)
+
+    def look(loaded: Any) -> tuple[Any, str]:
         batch = example_batch(
-            loaded, text, sequences=options.sequences, length=options.length, seed=options.seed
+            loaded,
+            _text(options, main),
+            sequences=options.sequences,
+            length=options.length,
+            seed=options.seed,
         )
         diagnosis = diagnose(
             loaded.model,
@@ -101,13 +105,15 @@ def examine(options: Options) -> tuple[Any, str, Any, Any]:
         )
         return diagnosis, batch.described
 
-    found, text = look(options.model)
+    found, text = look(main)
     if steps is None:
         return found, text, None, None
     records = []
     for number, each in enumerate(steps.found):
         print(f"checkpoint {number + 1} of {len(steps.found)}: {each.path.name}", flush=True)
-        seen, _ = look(each.path)
+        trust = None if options.trust is None else str(each.path)
+        loaded = load_model(each.path, trust=trust)
+        seen, _ = look(dataclasses.replace(loaded, tokenizer=main.tokenizer))  # the same tokens
         loss = seen.about["loss"]
         record = seen.heads.assign(loss=math.nan if loss is None else loss)
         records.append(record.assign_coords(step=each.step))

@@ -37,6 +37,10 @@ def run(arguments: list[str]) -> int:
     figures = [figure for figure in everything if figure.tour or options.all]
     if len(figures) < len(everything):
         print(f"{len(everything) - len(figures)} longer ones are left out: attnflow report --all")
+    for figure in figures:
+        if figure.missing():
+            print(f"{figure.id} is left out: {figure.missing()}")
+    figures = [figure for figure in figures if not figure.missing()]
     rendered = render_all(figures, "quick", options.out)
     pictures = [
         Picture(figure.id, figure.title, figure.caption, done)

@@ -17,6 +17,7 @@ class Figure:
     """`compute(config)` gives the data, `draw(data)` the picture; drawing never computes.
 
     presets: "quick" (seconds) and "paper" (the published setting), each a frozen dataclass.
+    missing: says which data or package it lacks here and how to get it; nothing if it can run.
     """
 
     paper: str
@@ -27,6 +28,7 @@ class Figure:
     compute: Callable[[Any], xr.Dataset]
     draw: Callable[[xr.Dataset], Canvas]
     tour: bool = True
+    missing: Callable[[], str] = str
 
     @property
     def id(self) -> str:
@@ -50,6 +52,7 @@ class Gallery:
         paper: Any,
         draw: Callable[[xr.Dataset], Canvas],
         tour: bool = True,
+        missing: Callable[[], str] = str,
     ):
         """`tour`: whether its quick preset is among those of the report; for those that take longer
         than others it is not."""
@@ -59,7 +62,7 @@ class Gallery:
                 raise ValueError(f"{self.paper}/{name} is in the gallery already")
             presets = {"quick": quick, "paper": paper}
             self.figures[name] = Figure(
-                self.paper, name, title, caption, presets, compute, draw, tour
+                self.paper, name, title, caption, presets, compute, draw, tour, missing
             )
             return compute
 

@@ -7,9 +7,11 @@ a check that cannot fail is a defect.
 
 import dataclasses
 import importlib
+import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy as np
 from attnflow._checks import choice
 from attnflow.papers import papers_with
 
+STORED = Path(__file__).with_name("stored.json")  # what slow rows found when they last ran
 Kind = Literal["identity", "inequality", "limit", "existence", "sign"]
 Verdict = Literal["holds", "holds_corrected", "refuted", "not_checkable"]
 
@@ -101,7 +104,10 @@ def rerun(code: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """One row: a statement in our own words, where the paper makes it, and its check."""
+    """One row: a statement in our own words, where the paper makes it, and its check.
+
+    slow: it trains networks or reads large models. Unless asked for, what it found when it last ran
+    is shown instead, with the date."""
 
     paper: str
     name: str
@@ -112,6 +118,7 @@ class Claim:
     check: Callable[..., Finding]
     broken: Mapping[str, Any]
     hypotheses: str = ""
+    slow: bool = False
 
     @property
     def id(self) -> str:
@@ -120,11 +127,13 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A claim with what its check just found."""
+    """A claim with what its check just found, or at the date `stored`, and `note`: why not now."""
 
     claim: Claim
     finding: Finding
     seconds: float
+    stored: str = ""
+    note: str = ""
 
     @property
     def changed(self) -> bool:
@@ -145,7 +154,12 @@ class Row:
             "counterexample": self.finding.counterexample,
             "correction": self.finding.correction,
             "seconds": round(self.seconds, 3),
+            "stored": self.stored,
         }
+
+
+class NeedsData(ValueError):
+    """A check cannot run here because data or a package is absent; says how to get it."""
 
 
 class Ledger:
@@ -165,12 +179,13 @@ class Ledger:
         recorded: Verdict,
         broken: Mapping[str, Any],
         hypotheses: str = "",
+        slow: bool = False,
     ):
         def add(check: Callable[..., Finding]) -> Callable[..., Finding]:
             if name in self.claims:
                 raise ValueError(f"{self.paper}/{name} is in the ledger already")
             self.claims[name] = Claim(
-                self.paper, name, where, statement, kind, recorded, check, broken, hypotheses
+                self.paper, name, where, statement, kind, recorded, check, broken, hypotheses, slow
             )
             return check
 
@@ -191,8 +206,8 @@ def select(target: str = "") -> list[Claim]:
     return chosen
 
 
-def verify(claims: Iterable[Claim], processes: int = 1) -> Iterator[Row]:
-    """Run the checks and give each row as it is done.
+def verify(claims: Iterable[Claim], processes: int = 1, slow: bool = False) -> Iterator[Row]:
+    """Run the checks and give each row as it is done; slow ones only if asked, one after another.
 
     Rows of one paper share their flows, so a paper is the unit that goes to another process; with
     more than one process the rows of different papers arrive mixed.
@@ -200,16 +215,35 @@ def verify(claims: Iterable[Claim], processes: int = 1) -> Iterator[Row]:
     claims = list(claims)
     by_paper: dict[str, list[str]] = {}
     for claim in claims:
-        by_paper.setdefault(claim.paper, []).append(claim.id)
-    if processes > 1 and len(by_paper) > 1:
+        if not claim.slow:
+            by_paper.setdefault(claim.paper, []).append(claim.id)
+    apart = processes > 1 and len(by_paper) > 1
+    if apart:
         known = {claim.id: claim for claim in claims}
         for name, finding, seconds in _elsewhere(list(by_paper.values()), processes):
             yield Row(known[name], finding, seconds)
-        return
     for claim in claims:
-        begun = time.perf_counter()
+        if claim.slow and not slow:
+            yield stored(claim)
+        elif claim.slow or not apart:
+            yield _run(claim)
+
+
+def _run(claim: Claim) -> Row:
+    begun = time.perf_counter()
+    try:
         finding = claim.check()
-        yield Row(claim, finding, time.perf_counter() - begun)
+    except NeedsData as missing:
+        return dataclasses.replace(stored(claim), note=f"not run: {missing}")
+    return Row(claim, finding, time.perf_counter() - begun)
+
+
+def stored(claim: Claim) -> Row:
+    """What a slow claim found when it last ran."""
+    kept = json.loads(STORED.read_text(encoding="utf-8")).get(claim.id)
+    if kept is None:
+        raise RuntimeError(f"{claim.id} has not run yet: attnflow verify {claim.id} --slow")
+    return Row(claim, Finding(**kept["finding"]), kept["seconds"], kept["date"])
 
 
 Answer = tuple[str, Finding, float]
@@ -240,5 +274,5 @@ def _elsewhere(jobs: list[list[str]], processes: int) -> Iterator[Answer]:
 
 
 def _work(names: list[str], answers) -> None:
-    for row in verify(claim for name in names for claim in select(name)):
+    for row in verify([claim for name in names for claim in select(name)]):
         answers.put((row.claim.id, row.finding, row.seconds))
