@@ -74,8 +74,8 @@ def run(arguments: list[str]) -> int:
 
 def examine(options: Options) -> tuple[Any, str, Any, Any]:
     """Diagnosis, what it was measured on, history and dates of the checkpoints."""
-    from attnflow.torch.dates import dates
-    from attnflow.torch.diagnose import Limits, diagnose
+    from attnflow.torch.diagnosis import Limits, diagnose
+    from attnflow.torch.history import dates
     from attnflow.torch.loading import checkpoints, load_model
     from attnflow.torch.measure import Budget
     from attnflow.torch.records import joined

@@ -1,5 +1,15 @@
 """Instruments and remedies for real PyTorch transformers (extra `[torch]`)."""
 
+from attnflow.torch.attention import (
+    attend,
+    register_with_transformers,
+    restore_attention,
+    swap_attention,
+)
+from attnflow.torch.diagnosis import Diagnosis, Limits, diagnose
+from attnflow.torch.fused import fused_attention
+from attnflow.torch.history import Dates, dates
+from attnflow.torch.loading import checkpoints, load_model
 from attnflow.torch.measure import QUANTITIES, Budget
 from attnflow.torch.modules import AttentionModule, attention_modules
 from attnflow.torch.records import recover
@@ -10,7 +20,8 @@ from attnflow.torch.statistics import (
     attention_statistics,
     statistics_from_lse,
 )
-from attnflow.torch.watch import Watcher, to_tensorboard, to_wandb, watch
+from attnflow.torch.texts import example_batch, token_batches
+from attnflow.torch.watcher import Watcher, to_tensorboard, to_wandb, watch
 from attnflow.torch.weights import interaction_norms
 
 __all__ = [
@@ -18,15 +29,29 @@ __all__ = [
     "Attention",
     "AttentionModule",
     "Budget",
+    "Dates",
+    "Diagnosis",
+    "Limits",
     "Statistics",
     "Watcher",
+    "attend",
     "attention_modules",
     "attention_rows",
     "attention_statistics",
+    "checkpoints",
+    "dates",
+    "diagnose",
+    "example_batch",
+    "fused_attention",
     "interaction_norms",
+    "load_model",
     "recover",
+    "register_with_transformers",
+    "restore_attention",
     "statistics_from_lse",
+    "swap_attention",
     "to_tensorboard",
     "to_wandb",
+    "token_batches",
     "watch",
 ]

@@ -11,6 +11,7 @@ from attnflow.papers.conditioning import _local
 from attnflow.papers.conditioning import _sparse
 from attnflow.papers.conditioning import _convergence
 from attnflow.papers.conditioning import _experiments
+from attnflow.papers.conditioning import _pretrained
 from attnflow.papers.conditioning import _controls
 from attnflow.papers.conditioning import _remedy
 from attnflow.papers.conditioning._ledger import LEDGER
@@ -25,6 +26,7 @@ SECTIONS = (
     _sparse,
     _convergence,
     _experiments,
+    _pretrained,
     _controls,
     _remedy,
 )

@@ -11,6 +11,7 @@ from attnflow.papers.polarization import _other_losses
 from attnflow.papers.polarization import _elementwise_maps
 from attnflow.papers.polarization import _normalized_maps
 from attnflow.papers.polarization import _extensions
+from attnflow.papers.polarization import _language_figures
 from attnflow.papers.polarization._ledger import LEDGER
 
 SECTIONS = (
@@ -23,6 +24,7 @@ SECTIONS = (
     _elementwise_maps,
     _normalized_maps,
     _extensions,
+    _language_figures,
 )
 
 __all__ = ["LEDGER", "SECTIONS"]

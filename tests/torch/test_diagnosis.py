@@ -8,8 +8,8 @@ pytest.importorskip("transformers", reason="the extra [torch] is not installed")
 
 import xarray as xr  # noqa: E402
 
-from attnflow.torch.dates import dates  # noqa: E402
-from attnflow.torch.diagnose import Limits, diagnose, head_kinds  # noqa: E402
+from attnflow.torch.diagnosis import Limits, diagnose, head_kinds  # noqa: E402
+from attnflow.torch.history import dates  # noqa: E402
 from attnflow.torch.measure import QUANTITIES, Budget  # noqa: E402
 from tests.torch import zoo  # noqa: E402
 

@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from attnflow.runs import Store  # noqa: E402
 from attnflow.torch.measure import Budget  # noqa: E402
 from attnflow.torch.records import recover  # noqa: E402
-from attnflow.torch.watch import to_tensorboard, to_wandb, watch  # noqa: E402
+from attnflow.torch.watcher import to_tensorboard, to_wandb, watch  # noqa: E402
 from tests.torch import zoo  # noqa: E402
 
 
@@ -157,7 +157,7 @@ def test_with_data_parallel_processes(tmp_path):
 import sys, torch, copy
 import torch.distributed as dist
 from tests.torch import zoo
-from attnflow.torch.watch import watch
+from attnflow.torch.watcher import watch
 rank, place = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{place}/meet", rank=rank, world_size=2)
@@ -223,7 +223,7 @@ def test_a_failing_instrument_warns_once_and_the_training_goes_on(monkeypatch):
         calls.append(1)
         raise MemoryError("no room")
 
-    monkeypatch.setattr("attnflow.torch.watch.measure", broken)
+    monkeypatch.setattr("attnflow.torch.watcher.measure", broken)
     with pytest.warns(RuntimeWarning, match="off from step 0 on: MemoryError: no room") as told:
         watched, watcher = train(zoo.build("llama"), watcher=True)
     assert plain == watched
