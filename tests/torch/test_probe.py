@@ -10,6 +10,7 @@ pytest.importorskip("transformers", reason="the extra [torch] is not installed")
 
 from torch import nn  # noqa: E402
 
+from attnflow.torch.attention import swap_attention  # noqa: E402
 from attnflow.torch.modules import attention_modules, unsupported_attention  # noqa: E402
 from attnflow.torch.probe import probe, some_sequences  # noqa: E402
 from attnflow.torch.statistics import Attention, attention_rows  # noqa: E402
@@ -196,6 +197,23 @@ def test_only_some_sequences():
     assert args[0].shape == (2, 3)
     assert named["positions"].shape == (1, 3)
     assert named["flag"] is True
+
+
+@pytest.mark.parametrize("law", ["softmax_1", "bayes_softmax", "sigmoid"])
+def test_swapped_attentions_are_measured_as_what_they_are(law):
+    """Weights of the capture, times the values, are what the model passes on."""
+    model = zoo.build("llama")
+    learnable = law != "sigmoid"
+    swap_attention(model, law, learnable=learnable, start=0.5 if learnable else 0.0)
+    module = attention_modules(model)[1]
+    assert module.output is not None
+    seen = []
+    handle = module.output.owner.register_forward_pre_hook(lambda m, a: seen.append(a[0]))
+    capture = look(model, zoo.inputs("llama")).captures[module.name]
+    handle.remove()
+    values = capture.values.repeat_interleave(2, 1)
+    mixed = (weights_of(capture) @ values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(mixed, seen[0].detach(), atol=1e-5, rtol=1e-4)
 
 
 def test_a_window_without_a_mask_is_read_from_the_options():

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnflow.torch.fused import HIDDEN
 from attnflow.torch.modules import AttentionModule
 from attnflow.torch.statistics import Attention
 
@@ -268,7 +269,7 @@ def read_attention(
     function, sink = "softmax", options.get("s_aux")
     if str(implementation).startswith(REGISTERED):
         function = str(implementation).removeprefix(REGISTERED)
-        sink = getattr(site.module, "attnflow_bias", None)
+        sink = getattr(site.module, "attnflow_bias", sink)
     window = options.get("sliding_window") if causal else None
     bias = options.get("position_bias")
     seen = None
@@ -278,7 +279,7 @@ def read_attention(
         seen = mask[..., : key.shape[2]]
     elif mask is not None:
         mask = mask[..., : key.shape[2]]
-        seen = mask > torch.finfo(mask.dtype).min / 2
+        seen = mask > HIDDEN
         if bool(((mask != 0) & seen).any()):
             bias = mask if bias is None else bias + mask
     return Attention(
