@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import nn
 
 from attnflow.torch.modules import attention_modules
-from attnflow.torch.watch import Watcher, watch
+from attnflow.torch.watcher import Watcher, watch
 
 
 class WatchLightning(Callback):

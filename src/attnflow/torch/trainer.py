@@ -5,7 +5,7 @@ from typing import Any
 import xarray as xr
 from transformers import TrainerCallback
 
-from attnflow.torch.watch import Watcher, watch
+from attnflow.torch.watcher import Watcher, watch
 
 
 class WatchCallback(TrainerCallback):
