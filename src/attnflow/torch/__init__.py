@@ -8,10 +8,14 @@ from attnflow.torch.attention import (
 )
 from attnflow.torch.diagnosis import Diagnosis, Limits, diagnose
 from attnflow.torch.fused import fused_attention
+from attnflow.torch.groups import param_groups
 from attnflow.torch.history import Dates, dates
 from attnflow.torch.loading import checkpoints, load_model
+from attnflow.torch.masking import mask_heads
 from attnflow.torch.measure import QUANTITIES, Budget
 from attnflow.torch.modules import AttentionModule, attention_modules
+from attnflow.torch.pruning import Pruned, load_pruned, prune_heads, save_pruned
+from attnflow.torch.ranking import PruningOrder, rank_heads
 from attnflow.torch.records import recover
 from attnflow.torch.statistics import (
     Attention,
@@ -20,6 +24,8 @@ from attnflow.torch.statistics import (
     attention_statistics,
     statistics_from_lse,
 )
+from attnflow.torch.surgery import sink_logits, sink_surgery
+from attnflow.torch.tempering import set_temperature, temperature
 from attnflow.torch.texts import example_batch, token_batches
 from attnflow.torch.watcher import Watcher, to_tensorboard, to_wandb, watch
 from attnflow.torch.weights import interaction_norms
@@ -32,6 +38,8 @@ __all__ = [
     "Dates",
     "Diagnosis",
     "Limits",
+    "Pruned",
+    "PruningOrder",
     "Statistics",
     "Watcher",
     "attend",
@@ -45,11 +53,21 @@ __all__ = [
     "fused_attention",
     "interaction_norms",
     "load_model",
+    "load_pruned",
+    "mask_heads",
+    "param_groups",
+    "prune_heads",
+    "rank_heads",
     "recover",
     "register_with_transformers",
     "restore_attention",
+    "save_pruned",
+    "set_temperature",
+    "sink_logits",
+    "sink_surgery",
     "statistics_from_lse",
     "swap_attention",
+    "temperature",
     "to_tensorboard",
     "to_wandb",
     "token_batches",

@@ -90,7 +90,7 @@ def _conditioning(heads: xr.Dataset) -> Advice | None:
         "Methods that rescale (Adam in part, Gauss–Newton wholly) do not pay it.",
         "Fine-tune attention with Adam-like methods, not plain SGD; if SGD is a must, start from "
         "higher temperature.",
-        "attnflow.torch.temperature(model, 2.0)",
+        "attnflow.torch.set_temperature(model, 2.0)",
     )
 
 

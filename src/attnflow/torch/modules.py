@@ -1,12 +1,13 @@
 """Where a model attends: its attention modules, and which rows of which weight belong to a head.
 
-Found are modules on the attention interface of Hugging Face transformers and
-`torch.nn.MultiheadAttention`. Weights of queries, keys and values may be apart or fused in one.
+Found are modules on the attention interface of Hugging Face transformers,
+`torch.nn.MultiheadAttention`, and modules that derive from `ReadableAttention`. Weights of queries,
+keys and values may be apart or fused in one.
 """
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +26,25 @@ BY_HEAD = ("query_key_value",)  # query, key and value of the first head, then o
 MULTIHEAD = ("q_proj_weight", "k_proj_weight", "v_proj_weight")  # of MultiheadAttention, apart
 OUTPUTS = ("o_proj", "out_proj", "c_proj", "dense", "proj", "out_lin", "o", "Wo")
 WIDTHS = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "dim_per_head")
+
+
+class ReadableAttention(nn.Module):
+    """Base of attentions that can be watched because they tell what they do.
+
+    Such a module sets `heads`, `key_heads` and `head_dim`, gives its weights one of the names above
+    (`qkv` and `o_proj`, say) and, while `reader` is not None, calls in its forward pass
+    `reader(q, k, v, attention, mixed)`: queries (batch, heads, T, d), keys and values (batch, key
+    heads, S, d), the `attnflow.torch.Attention` that weighs them, and the heads' outputs before
+    their projection (batch, heads, T, d), of which the loss is made.
+    """
+
+    heads: int
+    key_heads: int
+    head_dim: int
+
+    def __init__(self):
+        super().__init__()
+        self.reader: Callable[..., None] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,7 +106,7 @@ class AttentionModule:
 
     @property
     def on_interface(self) -> bool:
-        return not isinstance(self.module, nn.MultiheadAttention)
+        return not isinstance(self.module, nn.MultiheadAttention | ReadableAttention)
 
     @property
     def projections(self) -> dict[str, Projection]:
@@ -115,9 +135,11 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     for name, module in modules.items():
         if isinstance(module, nn.MultiheadAttention):
             found.append(_multihead(name, module))
+        elif isinstance(module, ReadableAttention):
+            found.append(_found(name, module, None, module.heads, module.key_heads))
         elif calls_interface(module):
             parent = modules.get(name.rpartition(".")[0])
-            found.append(_on_interface(name, module, parent))
+            found.append(_found(name, module, parent, *_head_counts(module, _width(module))))
     return found
 
 
@@ -154,10 +176,13 @@ def head_numbers(module: AttentionModule) -> Tensor:
     return torch.arange(module.heads) // (module.heads // module.key_heads)
 
 
-def _on_interface(name: str, module: nn.Module, parent: nn.Module | None) -> AttentionModule:
+def _found(
+    name: str, module: nn.Module, parent: nn.Module | None, heads: int, key_heads: int
+) -> AttentionModule:
     width = _width(module)
-    heads, key_heads = _head_counts(module, width)
     query, key, value = _inputs(module, heads, key_heads, width) or (None, None, None)
+    if heads == 2 * getattr(getattr(module, "config", None), "num_attention_heads", 0):
+        heads, query = heads // 2, None  # half of the rows make a gate (Qwen 3 Next)
     output = _output(module, parent, heads, width)
     return AttentionModule(name, module, heads, key_heads, width, query, key, value, output)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attnflow.torch.fused import HIDDEN
-from attnflow.torch.modules import AttentionModule
+from attnflow.torch.modules import AttentionModule, ReadableAttention
 from attnflow.torch.statistics import Attention
 
 Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -162,7 +162,9 @@ class _Recorder:
             if any(each.on_interface for each in self.modules.values()):
                 stack.enter_context(self._interface())
             for each in self.modules.values():
-                if not each.on_interface:
+                if isinstance(each.module, ReadableAttention):
+                    stack.enter_context(self._reader(each, each.module))
+                elif not each.on_interface:
                     hook = functools.partial(self._multihead, each)
                     handle = each.module.register_forward_hook(hook, with_kwargs=True)
                     stack.callback(handle.remove)
@@ -224,6 +226,21 @@ class _Recorder:
         self.outputs[site.name] = (output, site)
         self.captures[site.name] = Capture(query.detach(), key.detach(), value.detach(), attention)
 
+    @contextlib.contextmanager
+    def _reader(self, site: AttentionModule, module: ReadableAttention) -> Iterator[None]:
+        def reader(query, key, value, attention, mixed):
+            if site.name in self.captures or threading.get_ident() != self.thread:
+                return
+            given = (query.detach(), key.detach(), value.detach())
+            self.captures[site.name] = Capture(*given, attention)
+            self.outputs[site.name] = (mixed, site)
+
+        former, module.reader = module.reader, reader
+        try:
+            yield
+        finally:
+            module.reader = former
+
     def _multihead(self, site: AttentionModule, module, arguments, named, output) -> None:
         from attnflow.torch.multihead import read_multihead
 
@@ -235,7 +252,9 @@ class _Recorder:
 
 def _by_head(gradient: Tensor, site: AttentionModule) -> Tensor:
     """(batch, T, heads, d) of the interface, or behind the output projection of a
-    `MultiheadAttention`, as (batch, heads, T, d)."""
+    `MultiheadAttention`, as (batch, heads, T, d), which it is already where the module tells it."""
+    if isinstance(site.module, ReadableAttention):
+        return gradient
     if site.on_interface:
         return gradient.transpose(1, 2)
     if not getattr(site.module, "batch_first", False) and gradient.ndim == 3:

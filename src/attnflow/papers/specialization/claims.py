@@ -14,6 +14,7 @@ from attnflow.papers.specialization import _expressivity
 from attnflow.papers.specialization import _performance
 from attnflow.papers.specialization import _continuous
 from attnflow.papers.specialization import _pruning
+from attnflow.papers.specialization import _pretrained
 from attnflow.papers.specialization import _similarity
 from attnflow.papers.specialization._ledger import LEDGER
 
@@ -30,6 +31,7 @@ SECTIONS = (
     _performance,
     _continuous,
     _pruning,
+    _pretrained,
     _similarity,
 )
 
