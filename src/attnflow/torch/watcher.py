@@ -89,6 +89,8 @@ class Watcher:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if not self._handles:
+            return  # it has ended before
         for handle in self._handles:
             handle.remove()
         self._handles = []
