@@ -9,7 +9,12 @@ torch = pytest.importorskip("torch", reason="the extra [torch] is not installed"
 
 from attnflow import attention as registry  # noqa: E402
 from attnflow.instruments import effective_support, entropy  # noqa: E402
-from attnflow.torch import Attention, attention_statistics, statistics_from_lse  # noqa: E402
+from attnflow.torch import (  # noqa: E402
+    Attention,
+    attention_statistics,
+    fused_statistics,
+    statistics_from_lse,
+)
 
 B, H, T, D = 2, 4, 9, 6
 
@@ -178,6 +183,24 @@ def test_entropy_and_squares_from_a_fused_pass():
     found = statistics_from_lse(q, torch.logsumexp(scores, -1), weights @ k, squares)
     np.testing.assert_allclose(found[0], entropy(weights.numpy()), atol=1e-12)
     np.testing.assert_allclose(found[1], (weights**2).sum(-1), atol=1e-13)
+
+
+@pytest.mark.parametrize("key_heads", [H, 2])
+@pytest.mark.parametrize("case", ["full", "causal", "scaled", "padding"])
+def test_two_fused_passes_give_entropy_and_squares(case, key_heads):
+    q, k = tensors(key_heads=key_heads)
+    options = CASES[case]
+    lse, entropies, squares = fused_statistics(q, k, **options)
+    truth = attention_statistics(q, k, Attention(**options))
+    torch.testing.assert_close(lse, truth.lse, atol=1e-12, rtol=0)
+    torch.testing.assert_close(entropies, truth.entropy, atol=1e-11, rtol=0)
+    torch.testing.assert_close(squares, truth.sum_of_squares, atol=1e-12, rtol=0)
+
+
+def test_an_additive_mask_has_no_entropy_from_fused_passes():
+    q, k = tensors()
+    with pytest.raises(ValueError, match="booleans"):
+        fused_statistics(q, k, mask=torch.zeros(T, T))
 
 
 def test_no_tensor_is_as_large_as_the_map(monkeypatch):

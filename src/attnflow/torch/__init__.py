@@ -22,6 +22,7 @@ from attnflow.torch.statistics import (
     Statistics,
     attention_rows,
     attention_statistics,
+    fused_statistics,
     statistics_from_lse,
 )
 from attnflow.torch.surgery import sink_logits, sink_surgery
@@ -51,6 +52,7 @@ __all__ = [
     "diagnose",
     "example_batch",
     "fused_attention",
+    "fused_statistics",
     "interaction_norms",
     "load_model",
     "load_pruned",

@@ -7,13 +7,14 @@ From the log-sum-exp of a fused kernel some of it needs no pass of its own: `sta
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnflow import attention as registry
 from attnflow._checks import at_least, choice, positive
+from attnflow.torch.fused import fused_attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,6 +208,29 @@ def visible_keys(
 def _rows_of(array: Tensor, rows: Tensor, length: int) -> Tensor:
     """The asked queries of something that broadcasts to (batch, heads, queries, keys)."""
     return array[..., rows, :] if array.ndim >= 2 and array.shape[-2] == length > 1 else array
+
+
+def fused_statistics(
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-sum-exp, entropy and Σ p² of every row from two passes of the fused kernel, the second at
+    twice the scale: O(T · d) memory, and faster than `attention_statistics` for those that want no
+    more. mask: booleans; what a bias adds to the scores is not in q·k, so there is none here. Rows
+    that see no key: −∞, 0 and NaN."""
+    if mask is not None and mask.dtype != torch.bool:
+        raise ValueError("mask must be booleans: with a bias use attention_statistics")
+    scale = 1 / math.sqrt(queries.shape[-1]) if scale is None else scale
+    with torch.no_grad():
+        options: Any = {"causal": causal, "mask": mask}
+        mixed, lse = fused_attention(queries, keys, keys, scale=scale, **options)
+        _, doubled = fused_attention(queries, keys, keys, scale=2 * scale, **options)
+    entropy, squares = statistics_from_lse(queries, lse, mixed, doubled, scale)
+    return lse, torch.where(torch.isfinite(lse), entropy, torch.zeros_like(entropy)), squares
 
 
 def statistics_from_lse(
