@@ -61,7 +61,7 @@ def test_a_table_and_a_picture(capsys, tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("level", ["theory", "exact"])
+@pytest.mark.parametrize("level", [pytest.param("theory", marks=pytest.mark.slow), "exact"])
 def test_heads_as_a_table_and_as_json(capsys, level):
     line = "simulate single_location --samples 256 --nu2 9 --tokens 4 --t1 40 --points 20"
     line += f" --level {level} --dimension 100 --rate 0.5"

@@ -138,7 +138,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("options", [{}, {"runs": 3, "key": 1}])
-@pytest.mark.parametrize("saves", [1, 7])
+@pytest.mark.parametrize("saves", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_an_interrupted_descent_continues_to_the_same_bits(options, saves):
     place = Kept(saves)
     call = lambda place: af.descend(  # noqa: E731

@@ -27,7 +27,7 @@ def agree(fast, full):
     [
         ("softmax", None),
         ("square_normalized", ONES),
-        ("softplus_normalized", None),
+        pytest.param("softplus_normalized", None, marks=pytest.mark.slow),
         ("sigmoid", None),
         ("relu", ONES),
     ],

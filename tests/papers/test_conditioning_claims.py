@@ -180,6 +180,7 @@ def plain_descent(model: af.Prompt, steps: int) -> float:
     return float(0.5 * np.mean((f - y) ** 2))  # pyright: ignore[reportPossiblyUnbound]
 
 
+@pytest.mark.slow
 def test_the_stall_and_its_floor_without_the_library():
     shown = counterexample("stall-cause")
     model = narrow(1.0, shown["seed"])
@@ -236,6 +237,7 @@ def test_the_command_of_a_counterexample_shows_its_numbers(name):
     assert numbers(output_of(shown["run"])) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_other_commands_show_what_they_should():
     velocity = numbers(output_of(counterexample("equation-12")["run"]))
     assert velocity == pytest.approx([0.5, -0.5, 0.25, -0.25])

@@ -26,10 +26,7 @@ FIGURES = {
 }
 CHEAP = (
     "u_shape/1",
-    "u_shape/toy",
-    "u_shape/troughs",
     "polarization/2",
-    "polarization/3",
 )
 
 

@@ -142,6 +142,7 @@ def test_roots_of_overlaps():
     np.testing.assert_allclose(r @ r.T + m @ np.linalg.inv(p) @ m.T, q)
 
 
+@pytest.mark.slow
 def test_dimension_times_and_slopes(tmp_path):
     rates = np.full(50, 0.1)
     times = np.linspace(0, 40, 50)
@@ -166,6 +167,7 @@ def test_b_softmax_reaches_the_bayes_risk_on_two_spikes():
     assert _figures_risk.final_risk(training) == pytest.approx(best, abs=0.01 + 3 * error)
 
 
+@pytest.mark.slow
 def test_pruning_b_softmax_spares_what_spikes_do_not_need(tmp_path):
     config = _figures_risk.Pruned(
         features=2, heads=3, tokens=4, runs=1, last=100.0, samples=1024, laws=("spikes",)
@@ -177,6 +179,7 @@ def test_pruning_b_softmax_spares_what_spikes_do_not_need(tmp_path):
     assert draws("7", ds, tmp_path)
 
 
+@pytest.mark.slow
 def test_maps_point_at_the_framed_token(tmp_path):
     ds = _figures_heads.maps(_figures_heads.Maps(features=2, last=50.0, samples=512, sequences=40))
     mean = ds.weights.mean("head")
@@ -207,6 +210,7 @@ def test_new_points_make_no_difference_to_the_constant_feature(tmp_path):
     assert draws("8", ds, tmp_path)
 
 
+@pytest.mark.slow
 def test_mirrored_averages_are_the_models_own_and_push_nowhere(tmp_path):
     training = Training(("gaussian", 2, 8.0, 2.0), samples=1024, last=5.0, records=2)
     model, params = training.model(), params_at(trained(training))

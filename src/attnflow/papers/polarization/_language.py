@@ -30,7 +30,7 @@ class Pair:
     width: int = 96
     length: int = 96
     batch: int = 12
-    steps: int = 1500
+    steps: int = 1000
     rate: float = 2e-3
     seeds: tuple[int, ...] = (0,)
     sequences: int = 16

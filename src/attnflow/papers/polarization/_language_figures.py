@@ -5,7 +5,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.papers import pretrained
-from attnflow.papers.ledger import Finding, all_of, inequality
+from attnflow.papers.ledger import Finding, inequality
 from attnflow.papers.polarization._drawing import GALLERY
 from attnflow.papers.polarization._language import ATTENTIONS, Pair, compare, pretrained_scores
 from attnflow.papers.polarization._ledger import LEDGER
@@ -68,7 +68,7 @@ def lacking() -> str:
     caption="The mean share of the greatest weight in its row, for every head. Two Llamas trained "
     "on the bytes of TinyShakespeare, all else equal (data, order, start, schedule); sigmoid is "
     "σ(score − log T), divided by nothing. The published pair has 7 billion parameters; here 3 "
-    "layers of 4 heads, width 96, 1,500 steps, one seed (quick), or 6 layers of 8 heads, width "
+    "layers of 4 heads, width 96, 1,000 steps, one seed (quick), or 6 layers of 8 heads, width "
     "256, 6,000 steps, three seeds, and SmolLM2-135M on WikiText-2 (paper preset; `model` and "
     "`partner` name a pair of your own).",
     quick=QUICK,
@@ -101,13 +101,11 @@ def pretrained_sinks(sparse: str = "softmax", dense: str = "sigmoid") -> Finding
     difference = (median.sel(attention=sparse) - median.sel(attention=dense)).values
     clear = float(difference.mean() - 2 * difference.std(ddof=1))
     sinks = float(np.mean(first > SINK))
-    return all_of(
-        inequality(
-            [clear],
-            counterexample=lambda _: {
-                "median score": {k: float(median.sel(attention=k).mean()) for k in ATTENTIONS},
-                "difference by seed": difference.round(3).tolist(),
-            },
-        ),
-        inequality([sinks - 0.1], counterexample=lambda _: {"sinks": sinks}),
+    return inequality(
+        [clear, sinks - 0.1],
+        counterexample=lambda _: {
+            "median score": {k: float(median.sel(attention=k).mean()) for k in ATTENTIONS},
+            "difference by seed": difference.round(3).tolist(),
+            "share of sinks": sinks,
+        },
     )
