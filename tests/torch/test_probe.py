@@ -217,7 +217,7 @@ def test_swapped_attentions_are_measured_as_what_they_are(law):
 
 
 def test_a_window_without_a_mask_is_read_from_the_options():
-    from attnflow.torch.probe import read_attention
+    from attnflow.torch.reading import read_attention
 
     site = attention_modules(zoo.built("gemma2"))[0]
     q = torch.zeros(1, 4, 6, 16)

@@ -28,6 +28,8 @@ from attnflow.torch.statistics import (
 from attnflow.torch.surgery import sink_logits, sink_surgery
 from attnflow.torch.tempering import set_temperature, temperature
 from attnflow.torch.texts import example_batch, token_batches
+from attnflow.torch.training import TrainingError, Until, train
+from attnflow.torch.transformer import Transformer, TransformerConfig
 from attnflow.torch.watcher import Watcher, to_tensorboard, to_wandb, watch
 from attnflow.torch.weights import interaction_norms
 
@@ -42,6 +44,10 @@ __all__ = [
     "Pruned",
     "PruningOrder",
     "Statistics",
+    "TrainingError",
+    "Transformer",
+    "TransformerConfig",
+    "Until",
     "Watcher",
     "attend",
     "attention_modules",
@@ -73,5 +79,6 @@ __all__ = [
     "to_tensorboard",
     "to_wandb",
     "token_batches",
+    "train",
     "watch",
 ]

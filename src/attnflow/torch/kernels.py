@@ -57,7 +57,7 @@ def _nothing(width: int) -> nn.Module:
     return FixedMap(torch.zeros_like)
 
 
-# Without a scale: a product of features of order one is no score that softmax would saturate.
+# elu_elu is without 1/√d: so the published code has it, though it is printed with it.
 KERNELS = {
     "uniform": Kernel("softmax", _nothing),
     "elu_elu": Kernel("linear", _elu_plus_one, scaled=False),

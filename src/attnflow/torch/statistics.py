@@ -40,7 +40,8 @@ class Attention:
 
     def __post_init__(self):
         choice("function", self.function, registry.names())
-        if self.sink is not None and self.function not in ("softmax", "softmax_1", "bayes_softmax"):
+        takes_one = self.function == "softmax" or registry.get(self.function).takes_bias
+        if self.sink is not None and not takes_one:
             raise ValueError(f"sink: {self.function} has none")
         if self.window is not None:
             at_least("window", self.window, 1)

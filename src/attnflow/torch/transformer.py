@@ -61,8 +61,7 @@ class TransformerConfig:
         choice("read", self.read, PLACES)
         if self.positions == "concatenated" and self.width % 2:
             raise ValueError(
-                "concatenated positions take half of the width: it must be even "
-                f"(got {self.width})"
+                f"concatenated positions take half of the width: it must be even (got {self.width})"
             )
         if len(self.attentions) != self.layers:
             raise ValueError(
@@ -100,16 +99,15 @@ class SelfAttention(ReadableAttention):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.o_proj = nn.Linear(config.width, config.width)
         self.feature = None if made.feature is None else made.feature(self.head_dim)
-        learned = config.learn_bias and registry.get(self.law).takes_bias
-        bias = nn.Parameter(torch.zeros(config.heads)) if learned else None
-        self.register_parameter("attnflow_bias", bias)
+        if config.learn_bias and registry.get(self.law).takes_bias:
+            self.attnflow_bias = nn.Parameter(torch.zeros(config.heads))
 
     def forward(self, x: Tensor, maps: list[Tensor] | None = None) -> Tensor:
         each = self.qkv(x).unflatten(-1, (3, self.heads, self.head_dim))
         q, k, v = each.permute(2, 0, 3, 1, 4)  # (batch, heads, T, d)
         if self.feature is not None:
             q, k = self.feature(q), self.feature(k)
-        options = {"causal": self.causal, "scale": self.scaling, "bias": self.attnflow_bias}
+        options = {"causal": self.causal, "scale": self.scaling, "bias": self.bias}
         mixed = attend(self.law, q, k, v, **options)
         if maps is not None:
             rows = torch.arange(x.shape[1], device=x.device)
@@ -118,14 +116,19 @@ class SelfAttention(ReadableAttention):
             self.reader(q, k, v, self.described(), mixed)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
+    @property
+    def bias(self) -> Tensor | None:
+        """The sinks' logits or the joint heads' biases, where they are learned."""
+        return getattr(self, "attnflow_bias", None)
+
     def described(self) -> Attention:
         """How it makes weights of scores, for the instruments."""
-        sink = None if self.attnflow_bias is None else self.attnflow_bias.detach()
+        sink = None if self.bias is None else self.bias.detach()
         return Attention(causal=self.causal, sink=sink, scale=self.scaling, function=self.law)
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + MLP(norm(x))."""
+    """x + attention(norm(x)), then x + MLP(norm(x)) at the places that are wanted."""
 
     def __init__(self, config: TransformerConfig, name: str):
         super().__init__()
@@ -136,8 +139,10 @@ class Block(nn.Module):
             up, down = nn.Linear(config.width, config.mlp), nn.Linear(config.mlp, config.width)
             self.mlp = nn.Sequential(_norm(config), up, nn.GELU(), down)
 
-    def forward(self, x: Tensor, maps: list[Tensor] | None = None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), maps)
+    def forward(
+        self, x: Tensor, maps: list[Tensor] | None = None, places: slice | int = slice(None)
+    ) -> Tensor:
+        x = (x + self.attention(self.attention_norm(x), maps))[:, places]
         return x if self.mlp is None else x + self.mlp(x)
 
 
@@ -150,9 +155,9 @@ class Transformer(nn.Module):
     begins at 0. seed: of these weights, apart from torch's own random numbers, which are used
     unless it is given.
 
-    Cost: that of `attend`, whose kernel is as fast as the dense map even for a dozen positions.
-    maps=True also returns the weights (layer, batch, head, query, key), without gradient, at the
-    price of computing them once more.
+    Cost: that of `attend`, whose kernel is as fast as the dense map even for a dozen positions; if
+    one position is read, the last MLP is computed there only. maps=True also returns the weights
+    (layer, batch, head, query, key), without gradient, at the price of computing them once more.
 
     >>> model = Transformer(TransformerConfig(vocabulary=5, outputs=3, width=8, heads=2), seed=0)
     >>> logits, maps = model(torch.tensor([[0, 4, 2]]), maps=True)
@@ -194,9 +199,11 @@ class Transformer(nn.Module):
     def forward(self, inputs: Tensor, *, maps: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         x = self._placed(inputs)
         found: list[Tensor] | None = [] if maps else None
-        for block in self.blocks:
+        *early, last = self.blocks
+        for block in early:
             x = block(x, found)
-        logits = self.readout(self.final_norm(x[:, PLACES[self.sizes.read]]))
+        x = last(x, found, PLACES[self.sizes.read])  # nobody reads its MLP elsewhere
+        logits = self.readout(self.final_norm(x))
         return logits if found is None else (logits, torch.stack(found))
 
     def _placed(self, inputs: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ def prepared(name: str) -> tuple[Any, list[dict], list[dict]]:
         model = load_model(pretrained.stories()).model
         torch.manual_seed(0)
         start = torch.full((16, 1), 1)
-        told = model.generate(start, max_new_tokens=199, do_sample=True, top_k=0)
+        options = {"attention_mask": torch.ones_like(start), "pad_token_id": 0}
+        told = model.generate(start, max_new_tokens=199, do_sample=True, top_k=0, **options)
         parts = told[:8], told[8:]
     else:
         loaded = load_model(pretrained.smollm2())
@@ -69,8 +70,8 @@ def rises(name: str, share: float) -> dict[str, float]:
     hypotheses="Substantial: a tenth of all heads. Not seriously: less than 5 % more loss, on "
     "texts that the ranking has not seen: WikiText-2 (SmolLM2-135M), own stories (stories260K).",
     kind="inequality",
-    recorded="holds",
-    broken={"share": 0.6},
+    recorded="holds_corrected",
+    broken={"limit": 0.0},
     slow=True,
 )
 def pruning_pretrained(share: float = 0.1, limit: float = 0.05) -> Finding:
@@ -82,6 +83,6 @@ def pruning_pretrained(share: float = 0.1, limit: float = 0.05) -> Finding:
     return corrected(
         inequality(slack("uniform"), counterexample=lambda _: found),
         inequality(slack("none")),
-        "A tenth of the heads can go if the others are left as they are: the output of a "
-        "transformer's layer is a sum over heads, not a mean, and to rescale it does harm.",
+        "A tenth of the heads can go if the others are left as they are. The output of a "
+        "transformer's layer is a sum over heads, not a mean: to rescale it does harm.",
     )
