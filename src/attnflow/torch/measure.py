@@ -51,8 +51,8 @@ class Budget:
     first `skip` queries (a quarter of the sequence at most) are left out: they see too few keys to
     choose among."""
 
-    sequences: int = 4
-    rows: int = 32
+    sequences: int = 2
+    rows: int = 64
     exact: int = 4
     skip: int = 8
 
