@@ -19,7 +19,7 @@ from benchmarks.head import peak
 from benchmarks.timing import best, timed
 
 Row = tuple[str, str, str, str]
-BATCH, LENGTH = 4, 512
+BATCH, LENGTH = 8, 512
 
 
 def ten_million():

@@ -222,6 +222,7 @@ def test_no_tensor_is_as_large_as_the_map(monkeypatch):
         (lambda q, k: attention_statistics(q, k[:, :3]), "3 key heads cannot serve 4"),
         (lambda q, k: attention_statistics(q, k, key_mass=(9,)), "there are 9 keys"),
         (lambda q, k: attention_statistics(q, k, Attention(sink=torch.zeros(3))), "one logit"),
+        (lambda q, k: attention_statistics(q, k, rows=torch.arange(0)), "rows is empty"),
         (lambda q, k: Attention(window=2), "only causal"),
         (lambda q, k: Attention(function="softmx"), "did you mean 'softmax'"),
         (lambda q, k: Attention(function="relu", sink=torch.zeros(4)), "relu has none"),

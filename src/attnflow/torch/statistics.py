@@ -115,11 +115,20 @@ def attention_statistics(
         if not 0 <= key < size:
             raise ValueError(f"key_mass: there are {size} keys, numbered from 0 (asked for {key})")
     rows = torch.arange(length, device=queries.device) if rows is None else rows
-    parts = [
-        row_statistics(attention_rows(queries, keys, attention, some), wanted)
-        for some in rows.split(block)
-    ]
-    return Statistics(*(torch.cat(each, dim=2) for each in zip(*parts, strict=True)))
+    found: Statistics | None = None
+    for start in range(0, len(rows), block):
+        part = row_statistics(
+            attention_rows(queries, keys, attention, rows[start : start + block]), wanted
+        )
+        if found is None:  # made whole at once: small pieces between large ones would pin memory
+            sizes = [(*x.shape[:2], len(rows), *x.shape[3:]) for x in part]
+            empty = (x.new_empty(size) for x, size in zip(part, sizes, strict=True))
+            found = Statistics(*empty)
+        for whole, piece in zip(found, part, strict=True):
+            whole[:, :, start : start + piece.shape[2]] = piece
+    if found is None:
+        raise ValueError("rows is empty: there is nothing to look at")
+    return found
 
 
 def attention_rows(queries: Tensor, keys: Tensor, attention: Attention, rows: Tensor) -> Rows:
