@@ -63,6 +63,19 @@ def ledger_page(rows: list[ledger.Row]) -> str:
     return "\n".join([*lines, ""])
 
 
+def section(figure: gallery.Figure, image: str) -> list[str]:
+    return [
+        "",
+        f"## {figure.id}: {figure.title}",
+        "",
+        f"![{figure.title}](images/{image})",
+        "",
+        figure.caption,
+        "",
+        f"`attnflow reproduce {figure.id} --preset paper` for the published setting.",
+    ]
+
+
 def gallery_page(out: Path) -> str:
     lines = [
         "# The gallery",
@@ -73,12 +86,13 @@ def gallery_page(out: Path) -> str:
     images = HERE / "images"
     images.mkdir(exist_ok=True)
     figures = gallery.select()
+    lacking = [f"{figure.id}: {figure.missing()}" for figure in figures if figure.missing()]
+    if lacking:
+        raise SystemExit("\n".join(lacking))
     for figure, done in zip(figures, render_all(figures, "quick", out), strict=True):
         name = f"{figure.paper}-{figure.name}.png"
         shutil.copyfile(done.picture, images / name)
-        lines += ["", f"## {figure.id}: {figure.title}", ""]
-        lines += [f"![{figure.title}](images/{name})", "", figure.caption]
-        lines += ["", f"`attnflow reproduce {figure.id} --preset paper` for the published setting."]
+        lines += section(figure, name)
     return "\n".join([*lines, ""])
 
 

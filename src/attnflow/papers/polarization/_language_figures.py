@@ -31,7 +31,7 @@ SINK = 0.3
 def draw(ds: xr.Dataset):
     names = [name for name in ("pretrained", "partner") if f"{name}_sparsity" in ds]
     figure, axes = canvas(1, 3 if names else 2, width=3.5, height=2.9)
-    bins = np.linspace(0, 1, 21)
+    bins = np.linspace(0, 1, 11)
     for color, kind in zip(COLORS, ATTENTIONS, strict=False):
         own = ds.sel(attention=kind)
         label = f"{kind}, loss {float(own.loss.mean()):.3f}"
@@ -41,10 +41,13 @@ def draw(ds: xr.Dataset):
             axes[0, 1].plot(ds.layer + 1, layers.isel(head=head), ".", color=color, ms=4)
         axes[0, 1].plot(ds.layer + 1, layers.mean("head"), color=color, label=kind)
     axes[0, 0].set(xlabel="sparsity score", ylabel="heads", title="a pair trained alike")
-    axes[0, 0].legend(fontsize=8)
+    for ax in axes[0, ::2]:
+        ax.yaxis.get_major_locator().set_params(integer=True)
+        ax.margins(y=0.35)  # room for the legend
+    axes[0, 0].legend(fontsize=8, loc="upper left")
     axes[0, 1].set(xlabel="layer", ylabel="sparsity score", ylim=(0, 1), title="by depth")
     axes[0, 1].set_xticks(ds.layer + 1)
-    axes[0, 1].legend(fontsize=8)
+    axes[0, 1].legend(fontsize=8, loc="upper left")
     titles = {"pretrained": "pretrained, softmax", "partner": "pretrained, sigmoid"}
     for color, name in zip(COLORS, names, strict=False):
         values = ds[f"{name}_sparsity"].values.ravel()
