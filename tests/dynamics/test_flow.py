@@ -102,6 +102,7 @@ class TestManyRuns:
             alone = af.gradient_flow(af.TwoToken(p=0.2, c0=value, c1=4.0), 100.0, points=5)
             np.testing.assert_allclose(many.xi[run], alone.xi, rtol=1e-9, atol=1e-10)
 
+    @pytest.mark.slow
     def test_more_than_a_block(self):
         c0 = np.linspace(1, 5, flow_module.BLOCK + 3)
         many = af.gradient_flow(PAIR, 10.0, over={"c0": c0}, points=2)

@@ -91,6 +91,7 @@ def test_chunks_drawn_from_the_seed_are_the_same_data():
     )
 
 
+@pytest.mark.slow
 def test_chunks_are_standard_normal_and_differ_from_key_to_key():
     drawn = [
         SeededInputs(np.array(key, np.uint32), 50, 10, 10, 20).array()

@@ -10,7 +10,8 @@ from attnflow.runs.text import plain
 
 CLAIMS = {claim.id: claim for claim in select()}
 # Whole groups, because rows of a group share their trainings. `make tour` verifies them too.
-SLOW = """conditioning/stall-cause polarization/sink-matrix routing/em-speedup
+SLOW = """specialization/proposition-iii.3 conditioning/stall-cause polarization/sink-matrix
+    routing/em-speedup
     routing/em-reading routing/sharper-attention
     routing/attention-freezes-first routing/adam-two-timescale routing/low-dimensional-values
     routing/manifold-dimension routing/layernorm-residual-heads routing/query-diversity

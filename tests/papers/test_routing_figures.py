@@ -41,6 +41,7 @@ def test_presets_differ_and_can_be_written_down(name):
     assert len(FIGURES[name].caption) > 80
 
 
+@pytest.mark.slow
 def test_toy_routes_to_its_advantages_and_learns(tmp_path):
     ds = _figures_toy.toy(_figures_toy.Toy(shown=(0, 30, 400), records=10))
     assert float(ds.loss[-1]) < 0.1 < 1 < float(ds.loss[0])
@@ -52,6 +53,7 @@ def test_toy_routes_to_its_advantages_and_learns(tmp_path):
     assert draws("toy", ds, tmp_path)
 
 
+@pytest.mark.slow
 def test_identical_errors_neither_route_nor_keep_values_apart(tmp_path):
     ds = _figures_toy.diversity(_figures_toy.Diversity(seeds=1, steps=400, records=8))
     moved = (ds.entropy.isel(step=0) - ds.entropy.isel(step=-1)).isel(seed=0)

@@ -149,6 +149,7 @@ def test_vocabulary_slope_is_the_gradient_of_the_layer():
     np.testing.assert_allclose(_wider.vocabulary_slope(words, xi, 0.0), exact, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_counterexamples_are_plain_numbers_with_a_command():
     for claim in LEDGER.claims.values():
         if claim.recorded == "holds":

@@ -62,6 +62,7 @@ def test_blocks_of_queries_change_nothing(block, rng, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_length_not_with_its_square(rng):
     def bytes_for(length):
         model = some_head(rng, length=length)

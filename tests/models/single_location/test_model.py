@@ -161,6 +161,7 @@ def test_symmetric_heads_stay_symmetric_to_rounding():
     np.testing.assert_allclose(noisy["m"][0], noisy["m"][1], atol=1e-15)
 
 
+@pytest.mark.slow
 def test_the_start_has_the_law_of_random_vectors(rng):
     model = SingleLocation(flipping_spike(), tokens=3, heads=2, eta=0.5, dimension=6, samples=2)
     with jax.enable_x64(True):

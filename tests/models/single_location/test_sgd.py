@@ -104,6 +104,7 @@ def test_exact_level_has_the_law_of_direct_sgd(activation, dimension, batch, rat
     )
 
 
+@pytest.mark.slow
 def test_the_cheap_levels_are_wrong_at_small_dimension_and_right_at_large():
     """The error is O(1/D): seen at D = 8, gone within the spread at D = 500."""
 

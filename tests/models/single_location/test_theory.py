@@ -143,6 +143,7 @@ def test_the_plateau_is_stationary_for_equal_heads():
     assert at["m"][0, 0] > 0.5
 
 
+@pytest.mark.slow
 def test_softmax_1_balance():
     model = SingleLocation(
         gaussian(1, 1.0), tokens=5, heads=2, activation="softmax_1", samples=64, eta=1e-6

@@ -74,6 +74,7 @@ def test_starts_have_the_law_of_the_model():
     np.testing.assert_allclose(q.mean(axis=0), np.eye(3), atol=0.03)
 
 
+@pytest.mark.slow
 def test_flow_is_that_of_the_library():
     class FromZero(SingleLocation):
         def init(self, key=None):
