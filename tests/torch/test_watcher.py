@@ -133,6 +133,23 @@ def test_with_torch_compile(backend):
     assert watcher.history.sizes["step"] == 3
 
 
+def test_with_a_model_compiled_in_place():
+    results = []
+    for watched in (False, True):
+        torch._dynamo.reset()
+        model = zoo.build("llama")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.compile(backend="eager")
+            own = model._compiled_call_impl
+            losses, watcher = train(model, watcher=watched or None)
+        results.append(losses)
+    assert results[0] == results[1]
+    assert watcher is not None
+    assert watcher.history.step.values.tolist() == [0, 2, 4]
+    assert model._compiled_call_impl is own
+
+
 def test_with_data_parallel(tmp_path):
     group = torch.distributed
     meeting = f"file://{tmp_path}/meet"
@@ -230,6 +247,23 @@ def test_a_failing_instrument_warns_once_and_the_training_goes_on(monkeypatch):
     assert len(told) == len(calls) == 1
     assert watcher is not None
     assert "no room" in str(watcher.failed)
+
+
+def test_what_was_recorded_before_a_failure_becomes_a_run(monkeypatch, tmp_path):
+    model = zoo.build("llama").train()
+
+    def broken(*_):
+        raise MemoryError("no room")
+
+    with watch(model, every=1, out=tmp_path) as watcher:
+        model(**zoo.inputs("llama"))
+        model(**zoo.inputs("llama"))
+        monkeypatch.setattr("attnflow.torch.watcher.measure", broken)
+        with pytest.warns(RuntimeWarning, match="off from step 2"):
+            model(**zoo.inputs("llama"))
+    assert "no room" in str(watcher.failed)
+    (run,) = Store(tmp_path)
+    assert run.data().step.values.tolist() == [0, 1]
 
 
 def test_hooks_go_even_after_an_exception():

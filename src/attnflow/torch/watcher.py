@@ -80,7 +80,7 @@ class Watcher:
         if self.skipped:
             names = ", ".join(self.skipped)
             warnings.warn(f"watch skips what it cannot read: {names}", RuntimeWarning, stacklevel=2)
-        self.listen(self.model)
+        self._listen()
         if self.optimizer is not None:
             self._handles += [
                 self.optimizer.register_step_pre_hook(self._before_step),
@@ -94,7 +94,9 @@ class Watcher:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        broken, self.failed = self.failed, None  # what was recorded becomes a run all the same
         self._guarded(self._finish)
+        self.failed = self.failed or broken
 
     def at(self, step: int) -> None:
         """Tell which step comes next; from then on only this counts steps."""
@@ -122,10 +124,20 @@ class Watcher:
             step=self.step
         )
 
-    def listen(self, module: nn.Module) -> None:
-        """Take this module's calls for calls of the model: one of the two is called in training."""
-        hook = module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+    def _listen(self) -> None:
+        hook = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         self._handles.append(hook)
+        compiled = self.model._compiled_call_impl
+        if compiled is None:
+            return
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._before_forward(self.model, arguments, named)
+            return compiled(*arguments, **named)
+
+        # model.compile() runs hooks inside compiled code, where ours does nothing
+        self.model._compiled_call_impl = call
+        self._handles.append(_Restored(self.model, compiled))
 
     def _before_forward(self, module: nn.Module, arguments: Any, named: Any) -> None:
         if torch.compiler.is_compiling() or not (module.training and torch.is_grad_enabled()):
@@ -148,7 +160,8 @@ class Watcher:
 
     def _record(self, inputs: Inputs) -> None:
         self._settle()
-        self._pending = self.look(inputs), weights_of(self.modules)
+        soon = self.optimizer is not None  # then the weights are taken just before its step
+        self._pending = self.look(inputs), {} if soon else weights_of(self.modules)
 
     def _remember(self) -> None:
         assert self._pending is not None
@@ -174,10 +187,10 @@ class Watcher:
     def _finish(self) -> None:
         self._settle()
         self.run = self.records.close()
-        if not self.records.kept and self.failed is None and _leads():
+        if not self.records.kept and self._seen is None and _leads():
             warnings.warn(
-                "watch saw no training step: is the model called in training mode? If it is "
-                "compiled inside, give watch a batch of its own and call watcher.look",
+                "watch saw no training step: is the model called in training mode, and by itself, "
+                "not inside another compiled one?",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -206,6 +219,16 @@ class Watcher:
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+class _Restored:
+    """Puts back the call of a model that `model.compile()` made."""
+
+    def __init__(self, model: nn.Module, call: Any):
+        self.model, self.call = model, call
+
+    def remove(self) -> None:
+        self.model._compiled_call_impl = self.call
 
 
 def watch(
