@@ -10,10 +10,10 @@ pytest.importorskip("transformers", reason="the extra [torch] is not installed")
 
 from torch import nn  # noqa: E402
 
-from attnflow.torch.attention import swap_attention  # noqa: E402
 from attnflow.torch.modules import attention_modules, unsupported_attention  # noqa: E402
 from attnflow.torch.probe import probe, some_sequences  # noqa: E402
 from attnflow.torch.statistics import Attention, attention_rows  # noqa: E402
+from attnflow.torch.swap import swap_attention  # noqa: E402
 from tests.torch import zoo  # noqa: E402
 
 ON_INTERFACE = [name for name in zoo.MODELS if name != "encoder"]

@@ -11,9 +11,9 @@ hf = pytest.importorskip("transformers", reason="the extra [torch] is not instal
 
 from torch import nn  # noqa: E402
 
-from attnflow.torch.attention import swap_attention  # noqa: E402
 from attnflow.torch.modules import attention_modules  # noqa: E402
 from attnflow.torch.surgery import sink_logits, sink_surgery  # noqa: E402
+from attnflow.torch.swap import swap_attention  # noqa: E402
 from tests.oracles.interface_attention import dense_attention, mixed  # noqa: E402
 from tests.torch import zoo  # noqa: E402
 

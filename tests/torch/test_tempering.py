@@ -7,8 +7,8 @@ hf = pytest.importorskip("transformers", reason="the extra [torch] is not instal
 
 from torch import nn  # noqa: E402
 
-from attnflow.torch.attention import swap_attention  # noqa: E402
 from attnflow.torch.modules import attention_modules  # noqa: E402
+from attnflow.torch.swap import swap_attention  # noqa: E402
 from attnflow.torch.tempering import set_temperature, temperature  # noqa: E402
 from tests.oracles.interface_attention import dense_attention, mixed  # noqa: E402
 from tests.torch import zoo  # noqa: E402

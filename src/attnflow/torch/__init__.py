@@ -1,11 +1,6 @@
 """Instruments and remedies for real PyTorch transformers (extra `[torch]`)."""
 
-from attnflow.torch.attention import (
-    attend,
-    register_with_transformers,
-    restore_attention,
-    swap_attention,
-)
+from attnflow.torch.attention import attend
 from attnflow.torch.diagnosis import Diagnosis, Limits, diagnose
 from attnflow.torch.fused import fused_attention
 from attnflow.torch.groups import param_groups
@@ -26,6 +21,7 @@ from attnflow.torch.statistics import (
     statistics_from_lse,
 )
 from attnflow.torch.surgery import sink_logits, sink_surgery
+from attnflow.torch.swap import register_with_transformers, restore_attention, swap_attention
 from attnflow.torch.tempering import set_temperature, temperature
 from attnflow.torch.texts import example_batch, token_batches
 from attnflow.torch.training import TrainingError, Until, train

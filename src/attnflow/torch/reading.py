@@ -9,8 +9,7 @@ from torch import Tensor
 from attnflow.torch.fused import HIDDEN
 from attnflow.torch.modules import AttentionModule
 from attnflow.torch.statistics import Attention
-
-REGISTERED = "attnflow_"  # how our own attention functions are called among those of transformers
+from attnflow.torch.swap import PREFIX
 
 
 class UnreadableAttention(ValueError):
@@ -35,8 +34,8 @@ def read_attention(
     flash = "flash" in str(implementation)
     causal = bool(causal) and query.shape[2] > 1 and (mask is None or flash)
     function, sink = "softmax", options.get("s_aux")
-    if str(implementation).startswith(REGISTERED):
-        function = str(implementation).removeprefix(REGISTERED)
+    if str(implementation).startswith(PREFIX):
+        function = str(implementation).removeprefix(PREFIX)
         sink = getattr(site.module, "attnflow_bias", sink)
     window = options.get("sliding_window") if causal else None
     bias = options.get("position_bias")

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnflow.torch.attention import restore_attention, swap_attention
 from attnflow.torch.cutting import forward_names
 from attnflow.torch.masking import output_of
 from attnflow.torch.modules import AttentionModule, attention_modules, head_numbers
 from attnflow.torch.probe import Capture, probe
 from attnflow.torch.statistics import attention_rows
+from attnflow.torch.swap import restore_attention, swap_attention
 
 
 def sink_logits(model: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
