@@ -14,7 +14,8 @@ ALLOWED = {
     "tasks": set(),
     "models": {"attention", "tasks"},
     "dynamics": {"models.interface"},
-    "papers": {"attention", "models", "dynamics", "instruments", "tasks", "torch"},
+    # what papers train are runs of a store
+    "papers": {"attention", "models", "dynamics", "instruments", "tasks", "torch", "runs"},
     "torch": {"attention", "instruments", "runs"},  # records go to a run store
     "runs": set(),
     "web": {"attention", "models", "dynamics", "instruments", "tasks", "papers", "runs"},

@@ -7,8 +7,7 @@ from attnflow import attention
 from attnflow.attention import registry
 from attnflow.papers import pretrained
 from attnflow.papers.ledger import NeedsData
-from attnflow.papers.polarization import _induction, _language
-from attnflow.tasks.induction import Induction
+from attnflow.papers.polarization import _language
 
 
 @pytest.fixture(autouse=True)
@@ -47,24 +46,6 @@ def test_both_models_of_a_pair_start_and_see_alike(monkeypatch):
     from attnflow.papers.polarization._language_figures import draw
 
     assert len(draw(ds).axes) == 2
-
-
-def test_sink_scores_are_shares_of_the_first_key():
-    task = Induction(vocabulary=8, context=4)
-    maps = np.zeros((2, 1, 6, 6))
-    maps[..., 0] = 0.6
-    maps[..., 1] = 0.2
-    np.testing.assert_allclose(_induction.sink_scores(maps, task), [0.75])
-    maps[:, :, [0, 4, 5], 0] = 100.0  # BOS itself and where something can be known do not count
-    np.testing.assert_allclose(_induction.sink_scores(maps, task), [0.75])
-
-
-def test_a_short_training_of_induction():
-    pytest.importorskip("torch", reason="the extra [torch] is not installed")
-    found = _induction.run(_induction.Trial(heads=2, width=16, mlp=0, steps=2, batch=4))
-    assert found["sinks"].shape == (2,)
-    assert 0 <= found["accuracy"] <= 1
-    assert found["steps"] == 2
 
 
 def test_absent_data_are_told(monkeypatch, tmp_path):

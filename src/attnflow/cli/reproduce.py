@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 import xarray as xr
@@ -12,6 +12,7 @@ from typing_extensions import Doc
 
 from attnflow._checks import at_least
 from attnflow.papers.gallery import Figure, select
+from attnflow.papers.trials import found
 from attnflow.runs.figures import NAME, FigureConfig, Rendered, config_of, drawn
 from attnflow.runs.store import Store
 from attnflow.runs.sweep import Experiment, plan, sweep
@@ -54,10 +55,13 @@ def run(arguments: list[str]) -> int:
     )
     if options.workers is not None:
         at_least("workers", options.workers, 1)
-    figures = select(options.target)
+    chosen = select(options.target)
+    for figure in chosen:
+        if figure.missing():
+            print(f"{figure.id} is left out: {figure.missing()}", file=sys.stderr)
+    figures = [figure for figure in chosen if not figure.missing()]
     if options.dry_run:
-        configs = [config_of(figure, options.preset) for figure in figures]
-        print(plan(configs, FIGURES, Store(options.out / "runs")))
+        _count(figures, options.preset, Store(options.out / "runs"))
         return 0
     done = render_all(
         figures,
@@ -68,7 +72,7 @@ def run(arguments: list[str]) -> int:
         workers=options.workers,
         address=options.address,
     )
-    return 0 if len(done) == len(figures) else 1
+    return 0 if len(done) == len(chosen) else 1
 
 
 def render_all(
@@ -81,7 +85,8 @@ def render_all(
     workers: int | None = None,
     address: str | None = None,
 ) -> list[Rendered]:
-    """Every figure, told as it is done and returned in order; without those that failed."""
+    """Every figure, told as it is done and returned in order; without those that failed. Trainings
+    that figures are made of are done first."""
     store = Store(out / "runs")
     by_config = {config_of(figure, preset): figure for figure in figures}
     done: dict[str, Rendered] = {}
@@ -92,27 +97,55 @@ def render_all(
             done[figure.id] = drawn(figure, preset, run, out, seconds)
             _tell(done[figure.id], len(done), len(figures))
 
-    engine = "here" if len(figures) == 1 and engine == "local" else engine
+    def assembled(config: FigureConfig) -> xr.Dataset:
+        figure = by_config[config]
+        assert figure.trials is not None
+        assert figure.assemble is not None
+        trials = figure.trials.grid(config.settings)
+        return figure.assemble(config.settings, found(figure.trials.experiment, trials, store))
+
+    def sweeps(configs: Sequence[Any], experiment: Experiment, engine: str, **options) -> None:
+        report = sweep(configs, experiment, store, engine=engine, fresh=fresh, **options)
+        if report.stopped:
+            raise KeyboardInterrupt
+        for why in report.failed.values():
+            print(why, file=sys.stderr)
+
+    several = {"workers": workers, "address": address}
     print(f"{len(figures)} figure{'s' * (len(figures) > 1)} …", flush=True)
-    report = sweep(
-        list(by_config),
-        FIGURES,
-        store,
-        engine=engine,
-        workers=workers,
-        address=address,
-        fresh=fresh,
-        progress=False,
-        each=draw,
-    )
-    if report.stopped:
-        raise KeyboardInterrupt
+    absent = [
+        figure
+        for config, figure in by_config.items()
+        if fresh or store.get(store.name(config, NAME)) is None
+    ]
+    for experiment, trials in _trainings(absent, preset).items():
+        sweeps(trials, experiment, engine, **several)
+    made = [config for config, figure in by_config.items() if figure.trials is not None]
+    plain = [config for config in by_config if config not in made]
+    alone = "here" if len(plain) == 1 and engine == "local" else engine
+    sweeps(plain, FIGURES, alone, progress=False, each=draw, **several)
+    sweeps(made, Experiment(NAME, assembled), "here", progress=False, each=draw)
     for config, figure in by_config.items():
         if figure.id not in done:
             draw(config, 0.0)
-    for why in report.failed.values():
-        print(why, file=sys.stderr)
     return [done[figure.id] for figure in figures if figure.id in done]
+
+
+def _trainings(figures: Sequence[Figure], preset: str) -> dict[Experiment, list[Any]]:
+    """By experiment, all that these figures are made of."""
+    needed: dict[Experiment, list[Any]] = {}
+    for figure in figures:
+        if figure.trials is not None:
+            grid = figure.trials.grid(figure.presets[preset])
+            needed.setdefault(figure.trials.experiment, []).extend(grid)
+    return needed
+
+
+def _count(figures: Sequence[Figure], preset: str, store: Store) -> None:
+    plain = [config_of(figure, preset) for figure in figures if figure.trials is None]
+    for experiment, configs in {FIGURES: plain, **_trainings(figures, preset)}.items():
+        if configs:
+            print(f"{experiment.name}: {plan(configs, experiment, store)}")
 
 
 def _tell(done: Rendered, count: int, total: int) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attnflow._checks import choice
 from attnflow.papers import papers_with
+from attnflow.papers.trials import Trials, collect
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Figure:
 
     presets: "quick" (seconds) and "paper" (the published setting), each a frozen dataclass.
     missing: says which data or package it lacks here and how to get it; nothing if it can run.
+    trials: the trainings it is made of; `assemble(config, found)` then gives its data, and
+    `compute` does both.
     """
 
     paper: str
@@ -29,6 +32,8 @@ class Figure:
     draw: Callable[[xr.Dataset], Canvas]
     tour: bool = True
     missing: Callable[[], str] = str
+    trials: Trials | None = None
+    assemble: Callable[[Any, Sequence[xr.Dataset]], xr.Dataset] | None = None
 
     @property
     def id(self) -> str:
@@ -53,20 +58,38 @@ class Gallery:
         draw: Callable[[xr.Dataset], Canvas],
         tour: bool = True,
         missing: Callable[[], str] = str,
+        trials: Trials | None = None,
     ):
         """`tour`: whether its quick preset is among those of the report; for those that take longer
-        than others it is not."""
+        than others it is not. With `trials` the function is `assemble`, else `compute`."""
 
-        def add(compute: Callable[[Any], xr.Dataset]):
+        def add(function: Callable[..., xr.Dataset]):
             if name in self.figures:
                 raise ValueError(f"{self.paper}/{name} is in the gallery already")
             presets = {"quick": quick, "paper": paper}
+            compute, assemble = function, None
+            if trials is not None:
+                compute, assemble = _trained(trials, function), function
             self.figures[name] = Figure(
-                self.paper, name, title, caption, presets, compute, draw, tour, missing
+                self.paper,
+                name,
+                title,
+                caption,
+                presets,
+                compute,
+                draw,
+                tour,
+                missing,
+                trials,
+                assemble,
             )
-            return compute
+            return function
 
         return add
+
+
+def _trained(trials: Trials, assemble: Callable[..., xr.Dataset]) -> Callable[[Any], xr.Dataset]:
+    return lambda config: assemble(config, collect(trials.experiment, trials.grid(config)))
 
 
 def select(target: str = "") -> list[Figure]:

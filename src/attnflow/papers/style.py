@@ -1,5 +1,6 @@
 """One look for every figure: readable at column width, safe for colour-blind eyes."""
 
+import textwrap
 from typing import Any
 
 import matplotlib as mpl
@@ -45,3 +46,10 @@ def clock_axis(ax: Axes, last: float, label: str = "time t") -> None:
     ax.set_xticks([], minor=True)
     ax.set_xlim(0, last)
     ax.set_xlabel(label)
+
+
+def say_below(figure: Figure, text: str) -> None:
+    """A small grey line under all axes: what was reduced, or how it was made."""
+    if text:
+        columns = int(15 * figure.get_figwidth())
+        figure.supxlabel(textwrap.fill(text, columns), fontsize=7, color="0.4")

@@ -95,7 +95,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def grid(base: C, **fields: Iterable[Any]) -> list[C]:
+def grid(base: C, /, **fields: Iterable[Any]) -> list[C]:
     """Every combination of the given values of fields, the last varying fastest.
 
     >>> @dataclasses.dataclass(frozen=True)

@@ -113,9 +113,14 @@ def _dismiss(crew: list[Worker]) -> None:
 
 @contextlib.contextmanager
 def _threads(count: int):
-    """What a new process inherits, so that all together have as many threads as cores."""
+    """What a new process inherits, so that all together have as many threads as cores; a lower
+    OMP_NUM_THREADS stays. Threads that wait sleep: where others are busy too, spinning ones make a
+    PyTorch step several times slower."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    count = min(count, int(given)) if given.isdigit() and int(given) else count
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC", "PJRT_NPROC")
     wanted: dict[str, str] = {name: str(count) for name in names}
+    wanted["OMP_WAIT_POLICY"] = "passive"
     if count == 1:
         flags = os.environ.get("XLA_FLAGS", "")
         wanted["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()

@@ -24,10 +24,12 @@ from scipy.special import softmax
 
 from attnflow.dynamics.flow import gradient_flow
 from attnflow.models.self_attention import SelfAttention
-from attnflow.papers.gallery import Gallery
+from attnflow.papers.open_questions import _transformers
+from attnflow.papers.open_questions._gallery import GALLERY
 from attnflow.papers.style import COLORS, STYLE, canvas
 
-GALLERY = Gallery("open_questions")
+del _transformers  # imported for what it registers
+
 KINDS = ("orthonormal", "random unit")
 PROMINENCE = 1e-6
 

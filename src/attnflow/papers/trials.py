@@ -1,0 +1,71 @@
+"""Trainings that figures and slow rows share: each is a run of a store, and is done once."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnflow.runs.store import Store
+from attnflow.runs.sweep import Experiment, sweep
+
+FOLDER = "ATTNFLOW_RUNS"
+_known: dict[str, xr.Dataset] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trials:
+    """`grid(config)`: what a figure needs, each to be done by `experiment`."""
+
+    experiment: Experiment
+    grid: Callable[[Any], Sequence[Any]]
+
+
+def collect(experiment: Experiment, configs: Iterable[Any]) -> list[xr.Dataset]:
+    """What each config gives, in order. They are trained on all cores, one process each, unless
+    this process did so before or they lie in the store that ATTNFLOW_RUNS names, if it is set."""
+    configs = list(configs)
+    with tempfile.TemporaryDirectory() as scratch:
+        store = Store(os.environ.get(FOLDER, scratch))
+        names = {store.name(config, experiment.name): config for config in configs}
+        _train({k: v for k, v in names.items() if k not in _known}, experiment, store)
+    return [_known[store.name(config, experiment.name)] for config in configs]
+
+
+def _train(wanted: dict[str, Any], experiment: Experiment, store: Store) -> None:
+    engine = "here" if len(wanted) == 1 else "local"
+    report = sweep(list(wanted.values()), experiment, store, engine=engine, progress=False)
+    if report.stopped:
+        raise KeyboardInterrupt
+    for why in report.failed.values():
+        raise RuntimeError(why)
+    for name, config in wanted.items():
+        _known[name] = found(experiment, [config], store)[0]
+
+
+def found(experiment: Experiment, configs: Iterable[Any], store: Store) -> list[xr.Dataset]:
+    """The same from a store that has them all."""
+    runs = [store.find(config, experiment.name) for config in configs]
+    there = [run.data() for run in runs if run is not None]
+    if len(there) < len(runs):
+        raise RuntimeError(
+            f"{len(runs) - len(there)} of {len(runs)} trainings ({experiment.name}) are missing"
+        )
+    return there
+
+
+def table(
+    axes: Mapping[str, Sequence[Any]],
+    found: Sequence[xr.Dataset],
+    **measures: Callable[[xr.Dataset], Any],
+) -> xr.Dataset:
+    """One number a training and measure, over the axes of a grid, the last varying fastest."""
+    shape = [len(values) for values in axes.values()]
+    columns = {
+        name: (tuple(axes), np.reshape([float(measure(each)) for each in found], shape))
+        for name, measure in measures.items()
+    }
+    return xr.Dataset(columns, {name: list(values) for name, values in axes.items()})
