@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
-from benchmarks import head, instruments, runs, single_location  # noqa: E402
+from benchmarks import head, instruments, runs, single_location, transformer  # noqa: E402
 from benchmarks.timing import best, timed  # noqa: E402
 from tests.oracles import jacobian, two_token, value_softmax  # noqa: E402
 
@@ -172,6 +172,7 @@ SECTIONS = {
     **single_location.SECTIONS,
     **head.SECTIONS,
     **instruments.SECTIONS,
+    **transformer.SECTIONS,
     **runs.SECTIONS,
     "ledger": ledger,
     "help": help,

@@ -1,7 +1,10 @@
-"""Writes docs/ledger.md and docs/gallery.md, with pictures, from the ledger and the gallery."""
+"""Writes docs/ledger.md and docs/gallery.md, with pictures, from the ledger and the gallery.
+
+    python docs/build.py [OUT]    data of figures are kept in OUT (out), and not computed again
+"""
 
 import shutil
-import tempfile
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -97,6 +100,6 @@ def gallery_page(out: Path) -> str:
 
 
 if __name__ == "__main__":
+    kept = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "out"
     (HERE / "ledger.md").write_text(ledger_page(run_all(ledger.select(), Console())))
-    with tempfile.TemporaryDirectory() as scratch:
-        (HERE / "gallery.md").write_text(gallery_page(Path(scratch)))
+    (HERE / "gallery.md").write_text(gallery_page(kept))

@@ -1,9 +1,17 @@
+import dataclasses
+import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+import xarray as xr
 
+from attnflow.cli import report
 from attnflow.papers.ledger import Claim, Finding, Row
+from attnflow.runs import Store
+from attnflow.runs.environment import environment
 from attnflow.runs.figures import Rendered
+from attnflow.web import latex
 from attnflow.web.report import Picture, page
 
 
@@ -25,7 +33,9 @@ def row(name, verdict, **finding):
 def html(tmp_path):
     picture = tmp_path / "figure.png"
     picture.write_bytes(b"\x89PNG")
-    done = Rendered("paper/1", "quick", tmp_path / "data.nc", picture, '{"p": 8}', 1.0)
+    done = Rendered(
+        "paper/1", "quick", tmp_path / "data.nc", picture, '{"p": 8}', 1.0, environment()
+    )
     rows = [
         row("one", "holds"),
         row(
@@ -67,3 +77,60 @@ def test_the_page_tells_verdicts_errata_and_counterexamples(html):
     assert "attnflow simulate two_token --p 0" in html
     assert "y = [1, 2]" in html
     assert "attnflow reproduce paper/1 --preset quick" in html
+
+
+def test_the_page_tells_what_a_figure_was_made_with(html):
+    assert f"numpy {np.__version__}" in html
+    assert "&#34;p&#34;: 8" in html or '"p": 8' in html
+
+
+def test_the_ledger_as_a_latex_table():
+    text = latex.table([row("one", "holds"), row("two_2", "refuted")])
+    assert r"a < b \& one & holds & 0.5 \\" in text
+    assert r"\texttt{paper/\allowbreak{}two\_2}" in text
+    body = text.partition(r"\endhead")[2]
+    assert len(re.findall(r"(?<!\\)&", body)) == 2 * 3  # three separators a row, no bare one else
+    assert text.count(r"\begin") == text.count(r"\end{")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    rate: float = 0.1
+    label: str = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def out(tmp_path):
+    step = np.arange(5)
+    data = xr.Dataset(
+        {"loss": ("step", 1.0 / (1 + step)), "note": ((), "text"), "end": ((), 0.25)},
+        {"step": step},
+    )
+    store = Store(tmp_path / "runs")
+    for rate in (0.1, 0.2):
+        store.add(Config(rate), data, experiment="tests", log="said <b>this</b>")
+    return tmp_path
+
+
+def test_runs_make_a_page_of_their_own(out, capsys):
+    assert report.run(["rate=0.2", "--out", str(out)]) == 0
+    assert "runs.html" in capsys.readouterr().out
+    text = (out / "runs.html").read_text()
+    links = Links()
+    links.feed(text)
+    assert len(links.sources) == 1
+    assert links.sources[0].startswith("data:image/png;base64,")
+    assert {target.removeprefix("#") for target in links.targets} <= links.ids
+    assert "0.25" in text
+    assert "<script" not in text
+    assert "<b>this" not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_runs_that_are_not_there_are_told(out, tmp_path):
+    with pytest.raises(ValueError, match="begins with 'zzz'"):
+        report.run(["zzz", "--out", str(out)])
+    with pytest.raises(ValueError, match=r"no run in .* passes rate=0\.7"):
+        report.run(["rate=0.7", "--out", str(out)])
+    with pytest.raises(ValueError, match="--store"):
+        report.run(["abc", "--out", str(tmp_path / "nowhere")])

@@ -13,7 +13,7 @@ from typing_extensions import Doc
 from attnflow._checks import at_least
 from attnflow.papers.gallery import Figure, select
 from attnflow.papers.trials import found
-from attnflow.runs.figures import NAME, FigureConfig, Rendered, config_of, drawn
+from attnflow.runs.figures import NAME, Album, FigureConfig, Rendered, config_of, drawn
 from attnflow.runs.store import Store
 from attnflow.runs.sweep import Experiment, plan, sweep
 
@@ -84,6 +84,7 @@ def render_all(
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
+    album: Album | None = None,
 ) -> list[Rendered]:
     """Every figure, told as it is done and returned in order; without those that failed. Trainings
     that figures are made of are done first."""
@@ -94,7 +95,7 @@ def render_all(
     def draw(config: FigureConfig, seconds: float) -> None:
         run, figure = store.find(config, NAME), by_config[config]
         if run is not None:
-            done[figure.id] = drawn(figure, preset, run, out, seconds)
+            done[figure.id] = drawn(figure, preset, run, out, seconds, album)
             _tell(done[figure.id], len(done), len(figures))
 
     def assembled(config: FigureConfig) -> xr.Dataset:

@@ -1,7 +1,7 @@
 """A figure on disk: its data are a run of the store, its picture (PNG, PDF) is drawn from them."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,12 @@ class Drawable(Protocol):
     def draw(self) -> Callable[[xr.Dataset], Any]: ...
 
 
+class Album(Protocol):
+    """Takes figures as pages: matplotlib's PdfPages."""
+
+    def savefig(self, figure: Any) -> None: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class FigureConfig:
     """What names the run of a figure: which figure, and the settings of the preset."""
@@ -38,7 +44,8 @@ class FigureConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Rendered:
-    """Where a figure lies, and how long its data took (0 if they were there already)."""
+    """Where a figure lies, how long its data took (0 if they were there already), and what its
+    data were made with (`environment`)."""
 
     id: str
     preset: str
@@ -46,6 +53,7 @@ class Rendered:
     picture: Path
     config: str
     seconds: float
+    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def config_of(figure: Drawable, preset: str) -> FigureConfig:
@@ -53,19 +61,28 @@ def config_of(figure: Drawable, preset: str) -> FigureConfig:
     return FigureConfig(figure.id, figure.presets[preset])
 
 
-def drawn(figure: Drawable, preset: str, run: Run, out: Path, seconds: float = 0.0) -> Rendered:
-    """Draw stored data into `out`/figures."""
+def drawn(
+    figure: Drawable,
+    preset: str,
+    run: Run,
+    out: Path,
+    seconds: float = 0.0,
+    album: Album | None = None,
+) -> Rendered:
+    """Draw stored data into `out`/figures, and as a page of the album."""
     folder = out / "figures" / figure.id / preset
     drawing = figure.draw(run.data())
     for suffix in ("png", "pdf"):
         with whole(folder / f"figure.{suffix}") as draft:
             drawing.savefig(draft, dpi=150)
-        drawing.set_layout_engine("none")  # laid out once, for both formats
+        drawing.set_layout_engine("none")  # laid out once, for all formats
+    if album is not None:
+        album.savefig(drawing)
     config = (run.path / "config.json").read_text()
     with whole(folder / "config.json") as draft:
         draft.write_text(config)
     data, picture = run.path / "arrays.nc", folder / "figure.png"
-    return Rendered(figure.id, preset, data, picture, config.strip(), seconds)
+    return Rendered(figure.id, preset, data, picture, config.strip(), seconds, run.environment)
 
 
 def render(figure: Drawable, preset: str, out: Path, *, fresh: bool = False) -> Rendered:
