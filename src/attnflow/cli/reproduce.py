@@ -96,7 +96,7 @@ def render_all(
         run, figure = store.find(config, NAME), by_config[config]
         if run is not None:
             done[figure.id] = drawn(figure, preset, run, out, seconds, album)
-            _tell(done[figure.id], len(done), len(figures))
+            _tell(done[figure.id], len(done), len(figures), figure.trials is not None)
 
     def assembled(config: FigureConfig) -> xr.Dataset:
         figure = by_config[config]
@@ -149,7 +149,8 @@ def _count(figures: Sequence[Figure], preset: str, store: Store) -> None:
             print(f"{experiment.name}: {plan(configs, experiment, store)}")
 
 
-def _tell(done: Rendered, count: int, total: int) -> None:
+def _tell(done: Rendered, count: int, total: int, trained: bool) -> None:
     how = f"computed in {done.seconds:.1f} s" if done.seconds else "redrawn from stored data"
+    how = "drawn from its trainings" if done.seconds and trained else how
     place = f"[{count}/{total}] " if total > 1 else ""
     print(f"{place}{done.id}: {how}: {done.picture}", flush=True)

@@ -51,5 +51,5 @@ def clock_axis(ax: Axes, last: float, label: str = "time t") -> None:
 def say_below(figure: Figure, text: str) -> None:
     """A small grey line under all axes: what was reduced, or how it was made."""
     if text:
-        columns = int(15 * figure.get_figwidth())
+        columns = int(17 * figure.get_figwidth())
         figure.supxlabel(textwrap.fill(text, columns), fontsize=7, color="0.4")

@@ -72,5 +72,5 @@ def table(
 
 
 def clear(differences: Any) -> float:
-    """Of a difference by seed: its mean, less twice its spread over seeds. Above zero it is clear."""
+    """Of a difference by seed: its mean less twice its spread. Above zero it is clear."""
     return float(np.mean(differences) - 2 * np.std(differences, ddof=1))

@@ -54,8 +54,8 @@ class Watcher:
             more = f"; these look like attention but are not supported: {', '.join(looks)}"
             raise ValueError(
                 f"{type(unwrapped(model)).__name__} has no attention that can be watched: neither "
-                "transformers' attention interface nor torch.nn.MultiheadAttention"
-                + (more if looks else "")
+                "transformers' attention interface, nor torch.nn.MultiheadAttention, nor a module "
+                "of your own that is a ReadableAttention" + (more if looks else "")
             )
         self.skipped = dict.fromkeys(unsupported_attention(unwrapped(model)), "not supported")
         self.generator = torch.Generator().manual_seed(seed)

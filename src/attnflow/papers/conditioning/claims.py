@@ -11,6 +11,8 @@ from attnflow.papers.conditioning import _local
 from attnflow.papers.conditioning import _sparse
 from attnflow.papers.conditioning import _convergence
 from attnflow.papers.conditioning import _experiments
+from attnflow.papers.conditioning import _vision_claims
+from attnflow.papers.conditioning import _wikitext_claims
 from attnflow.papers.conditioning import _pretrained
 from attnflow.papers.conditioning import _controls
 from attnflow.papers.conditioning import _remedy
@@ -26,6 +28,8 @@ SECTIONS = (
     _sparse,
     _convergence,
     _experiments,
+    _vision_claims,
+    _wikitext_claims,
     _pretrained,
     _controls,
     _remedy,

@@ -1,4 +1,4 @@
-"""The figures of the conditioning paper that need no transformer."""
+"""The figures of the conditioning paper; those that need no transformer are made here."""
 
 import dataclasses
 
@@ -11,17 +11,18 @@ from matplotlib.figure import Figure
 from attnflow.dynamics.descent import descend
 from attnflow.instruments import log10_ratio, operator_extremes
 from attnflow.models.prompt import StudentTeacher
+from attnflow.papers.conditioning import _vision_figures, _vision_tables, _wikitext_figures
+from attnflow.papers.conditioning._gallery import GALLERY
 from attnflow.papers.conditioning._preconditioning import (
     Preconditioning,
     draw_preconditioning,
     preconditioning,
 )
 from attnflow.papers.conditioning._separated import Separated, factors_at_teacher, separated
-from attnflow.papers.gallery import Gallery
 from attnflow.papers.style import COLORS, STYLE, canvas
 
-GALLERY = Gallery("conditioning")
 FLOOR = 1e-16
+del _vision_figures, _vision_tables, _wikitext_figures  # imported for what they register
 
 
 @dataclasses.dataclass(frozen=True)

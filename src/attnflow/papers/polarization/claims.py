@@ -12,6 +12,7 @@ from attnflow.papers.polarization import _elementwise_maps
 from attnflow.papers.polarization import _normalized_maps
 from attnflow.papers.polarization import _extensions
 from attnflow.papers.polarization import _language_figures
+from attnflow.papers.polarization import _transformer_claims
 from attnflow.papers.polarization._ledger import LEDGER
 
 SECTIONS = (
@@ -25,6 +26,7 @@ SECTIONS = (
     _normalized_maps,
     _extensions,
     _language_figures,
+    _transformer_claims,
 )
 
 __all__ = ["LEDGER", "SECTIONS"]
