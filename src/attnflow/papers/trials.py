@@ -14,6 +14,7 @@ from attnflow.runs.sweep import Experiment, sweep
 
 FOLDER = "ATTNFLOW_RUNS"
 _known: dict[str, xr.Dataset] = {}
+_reused = [0.0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,8 @@ def collect(experiment: Experiment, configs: Iterable[Any]) -> list[xr.Dataset]:
 
 
 def _train(wanted: dict[str, Any], experiment: Experiment, store: Store) -> None:
+    there = [store.find(config, experiment.name) for config in wanted.values()]
+    _reused[0] += sum(run.environment["seconds"] for run in there if run is not None)
     engine = "here" if len(wanted) == 1 else "local"
     report = sweep(list(wanted.values()), experiment, store, engine=engine, progress=False)
     if report.stopped:
@@ -44,6 +47,11 @@ def _train(wanted: dict[str, Any], experiment: Experiment, store: Store) -> None
         raise RuntimeError(why)
     for name, config in wanted.items():
         _known[name] = found(experiment, [config], store)[0]
+
+
+def reused_seconds() -> float:
+    """What the trainings that this process found in a store had taken, so far."""
+    return _reused[0]
 
 
 def found(experiment: Experiment, configs: Iterable[Any], store: Store) -> list[xr.Dataset]:
