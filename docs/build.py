@@ -1,6 +1,8 @@
 """Writes docs/ledger.md and docs/gallery.md, with pictures, from the ledger and the gallery.
 
-    python docs/build.py [OUT]    data of figures are kept in OUT (out), and not computed again
+    python docs/build.py [OUT] [--new]
+
+Data of figures are kept in OUT (out), and not computed again. --new: only those without a picture.
 """
 
 import shutil
@@ -79,7 +81,7 @@ def section(figure: gallery.Figure, image: str) -> list[str]:
     ]
 
 
-def gallery_page(out: Path) -> str:
+def gallery_page(out: Path, new: bool) -> str:
     lines = [
         "# The gallery",
         "",
@@ -92,14 +94,19 @@ def gallery_page(out: Path) -> str:
     lacking = [f"{figure.id}: {figure.missing()}" for figure in figures if figure.missing()]
     if lacking:
         raise SystemExit("\n".join(lacking))
-    for figure, done in zip(figures, render_all(figures, "quick", out), strict=True):
-        name = f"{figure.paper}-{figure.name}.png"
-        shutil.copyfile(done.picture, images / name)
-        lines += section(figure, name)
+    names = {figure.id: f"{figure.paper}-{figure.name}.png" for figure in figures}
+    wanted = [each for each in figures if not (new and (images / names[each.id]).exists())]
+    for done in render_all(wanted, "quick", out):
+        shutil.copyfile(done.picture, images / names[done.id])
+    for figure in figures:
+        if not (images / names[figure.id]).exists():
+            raise SystemExit(f"{figure.id} has no picture")
+        lines += section(figure, names[figure.id])
     return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":
-    kept = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "out"
+    given = [each for each in sys.argv[1:] if each != "--new"]
+    kept = Path(given[0]) if given else HERE.parent / "out"
     (HERE / "ledger.md").write_text(ledger_page(run_all(ledger.select(), Console())))
-    (HERE / "gallery.md").write_text(gallery_page(kept))
+    (HERE / "gallery.md").write_text(gallery_page(kept, "--new" in sys.argv))

@@ -50,7 +50,7 @@ def draw_remedies(ds: xr.Dataset):
             ax.plot(k + rng.uniform(-0.2, 0.2, flat.size), flat, "o", ms=4, alpha=0.7)
         axes[0, 2].plot(np.full(own.sizes["seed"], k), own.accuracy, "o", ms=5, alpha=0.7)
     labels = [str(name).replace("_", "-") for name in ds.attention.values]
-    titles = ("of what the row gives", "of all it could give", "accuracy")
+    titles = ("share of what a row gives", "weight itself", "accuracy")
     for ax, title in zip(axes[0], titles, strict=True):
         ax.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
         ax.set(title=title)
@@ -70,7 +70,8 @@ def draw_remedies(ds: xr.Dataset):
     caption="Heads of the second layer where the next symbol cannot be known (λ = 0.2, t' ≠ t, "
     "additive positions). Left: BOS's share of the weight that a row gives, by which a sink is "
     "defined (dashed: 0.9). Middle: its weight itself. softmax-1 may give less than one, "
-    "Bayes-softmax shares one sum among the heads, sigmoid is divided by nothing.",
+    "Bayes-softmax shares one sum (the number of heads) among the heads, sigmoid is divided by "
+    "nothing.",
     quick=Remedies(),
     paper=Remedies(trial=Trial(), seed=(0, 1, 2, 3, 4)),
     draw=draw_remedies,

@@ -135,9 +135,7 @@ def draw_grid(ds: xr.Dataset, values: xr.DataArray, label: str):
                 chosen = values.sel(positions=place, same_target=same)
                 bars(ax, chosen, label if column == 0 else "", row == column == 0)
                 symbol = "t' = t" if same else "t' ≠ t"
-                ax.set_title(
-                    f"{place} positions, {symbol}" if place != "none" else f"none, {symbol}"
-                )
+                ax.set_title(f"{'no' if place == 'none' else place} positions, {symbol}")
                 if row < rows - 1:
                     ax.tick_params(labelbottom=False)
         say_below(figure, ds.attrs["reduced"])
