@@ -66,10 +66,11 @@ def _sinks(heads: xr.Dataset, stream: Any, kinds: Kinds, limits: Any) -> Advice 
         "Normalized attention must go somewhere: heads with nothing to say park it on a token with "
         "a short value. Softmax training polarizes attention to one key; attentions that need not "
         "sum to one have no reason to.",
-        "When training anew, give each head a sink of its own (softmax-1 with a learned logit), or "
-        "an unnormalized attention. In a trained model leave sinks alone unless you quantize or "
-        "evict keys: keep the first tokens in the cache.",
-        'attnflow.torch.swap_attention(model, "softmax_1", learnable=True)',
+        "When training anew, take an attention that is not divided by its sum, such as sigmoid; "
+        "softmax-1 with a learned logit may give less than one, but on induction it kept its sinks. "
+        "In a trained model leave sinks alone unless you quantize or evict keys: keep the first "
+        "tokens in the cache.",
+        'attnflow.torch.swap_attention(model, "sigmoid")',
     )
 
 
