@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
-from benchmarks import head, instruments, runs, single_location, transformer  # noqa: E402
+from benchmarks import head, instruments, runs, single_location, transformer, web  # noqa: E402
 from benchmarks.timing import best, timed  # noqa: E402
 from tests.oracles import jacobian, two_token, value_softmax  # noqa: E402
 
@@ -174,6 +174,7 @@ SECTIONS = {
     **instruments.SECTIONS,
     **transformer.SECTIONS,
     **runs.SECTIONS,
+    **web.SECTIONS,
     "ledger": ledger,
     "help": help,
 }

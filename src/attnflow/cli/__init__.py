@@ -13,6 +13,7 @@ COMMANDS = {
     "diagnose": "the attention of a trained transformer: sinks, dead and redundant heads, advice",
     "report": "ledger and quick figures as one self-contained HTML page",
     "runs": "the run store: list, show, compare, export, remove",
+    "serve": "the explorer in the browser: simulators, ledger and runs",
 }
 
 

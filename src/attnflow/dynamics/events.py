@@ -200,7 +200,8 @@ def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoin
     from attnflow.dynamics.flow import SOLVERS, _raise_on_failure, _solve
 
     tolerances = (np.float64(1e-12), np.float64(1e-13))
-    length = 1 / (1 - model.p) ** 2
+    gaps = abs(model.c0) + abs(model.c1) + 1
+    length = gaps / (4 * (1 - model.p) ** 3)  # seldom too long, and then by little
     with jax.enable_x64(True):
         lifted = traced(model)
         while True:

@@ -67,7 +67,7 @@ def _sinks(heads: xr.Dataset, stream: Any, kinds: Kinds, limits: Any) -> Advice 
         "a short value. Softmax training polarizes attention to one key; attentions that need not "
         "sum to one have no reason to.",
         "When training anew, take an attention that is not divided by its sum, such as sigmoid; "
-        "softmax-1 with a learned logit may give less than one, but on induction it kept its sinks. "
+        "softmax-1 with a learned logit may give less than one, but kept its sinks on induction. "
         "In a trained model leave sinks alone unless you quantize or evict keys: keep the first "
         "tokens in the cache.",
         'attnflow.torch.swap_attention(model, "sigmoid")',

@@ -1,0 +1,145 @@
+"""Worker processes for an asynchronous server: bounded in number, in waiting and in time.
+
+A job that overruns loses its process, and another takes its place; nobody else waits for it.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+from attnflow.web import work
+from attnflow.web.work import Reply
+
+Do = Callable[[str, dict[str, Any]], Reply]
+MEMORY = 3 << 30  # bytes of a worker beyond which it is replaced, when it has answered
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+class Busy(Exception):
+    """Too many wait already."""
+
+
+class Overrun(Exception):
+    """The job took longer than it may."""
+
+
+class Crew:
+    """`workers` processes, each doing one job at a time, and at most `waiting` jobs in line.
+
+    Jobs of a lower `rank` go first, and only those of rank 0 are ever refused. `do(job, given)` is
+    a function of a module. Used from one event loop, between `start` and `stop`."""
+
+    def __init__(self, workers: int, waiting: int, seconds: float, do: Do = work.do):
+        self.size, self.waiting, self.seconds, self.do = workers, waiting, seconds, do
+        self.line: asyncio.PriorityQueue = asyncio.PriorityQueue()
+        self.number = itertools.count()
+        self.tasks: list[asyncio.Task] = []
+        self.hands: list[Worker] = []
+
+    def start(self) -> None:
+        self.threads = ThreadPoolExecutor(self.size)
+        self.hands = [Worker(self.do) for _ in range(self.size)]
+        self.tasks = [asyncio.create_task(self._serve(hand)) for hand in self.hands]
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        for hand in self.hands:
+            hand.end()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.threads.shutdown()
+
+    async def ask(self, job: str, rank: int = 0, **given: Any) -> Reply:
+        if rank == 0 and self.line.qsize() >= self.waiting:
+            raise Busy
+        answer = asyncio.get_running_loop().create_future()
+        self.line.put_nowait((rank, next(self.number), job, given, answer))
+        return await answer
+
+    async def _serve(self, hand: "Worker") -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            _, _, job, given, answer = await self.line.get()
+            if answer.cancelled():
+                continue
+            try:
+                reply = await loop.run_in_executor(
+                    self.threads, hand.converse, job, given, self.seconds
+                )
+            except Exception as error:
+                if not answer.done():
+                    answer.set_exception(error)
+                continue
+            if not answer.done():
+                answer.set_result(reply)
+
+
+class Worker:
+    """A process that is there when it is needed, and again when it was lost."""
+
+    def __init__(self, do: Do):
+        self.do = do
+        self.process: Any = None
+        self.pipe: Connection | None = None
+        self.ended = False
+
+    def converse(self, job: str, given: dict[str, Any], seconds: float) -> Reply:
+        pipe = self._begin() if self.process is None else self.pipe
+        assert pipe is not None
+        try:
+            pipe.send((job, given))
+            if not pipe.poll(seconds):
+                self._lose()
+                raise Overrun
+            reply, memory = pipe.recv()
+        except (EOFError, OSError) as error:
+            self._lose()
+            raise RuntimeError("the worker died") from error
+        if memory > MEMORY:
+            self._lose()
+        return reply
+
+    def _begin(self) -> Connection:
+        if self.ended:
+            raise RuntimeError("the server is stopping")
+        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, self.do), daemon=True)
+        self.process.start()
+        theirs.close()
+        return self.pipe
+
+    def _lose(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.join()
+        if self.pipe is not None:
+            self.pipe.close()
+
+    def end(self) -> None:
+        self.ended = True
+        if self.process is not None:
+            self.process.kill()
+
+
+def _work(pipe: Connection, do: Do) -> None:
+    """Jobs in, replies and the memory used so far out, until the other end is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends us
+    for name, value in {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "NPROC": "1"}.items():
+        os.environ.setdefault(name, value)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            job, given = pipe.recv()
+            reply = do(job, given)
+            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
+            pipe.send((reply, used))

@@ -1,0 +1,53 @@
+"""Descent as one compiled program: the steps of `attnflow.descend`, fast enough to drag a slider.
+
+`descend` goes back to Python at every record and compiles anew for an optimizer that is made of the
+model. Here the optimizer is made inside the program.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from attnflow.dynamics.records import traced
+from attnflow.models.interface import Model
+
+
+def recorded_steps(steps: int, records: int) -> np.ndarray:
+    """`records` steps from 0 to `steps`, even in log(1 + step); early ones may repeat, so that
+    another number of steps has the same shape."""
+    return np.rint(np.expm1(np.linspace(0, np.log1p(steps), records))).astype(int)
+
+
+def descents(
+    model: Model, make: Callable[..., Any], numbers: dict[str, float], steps: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Observables at the given steps, the first of which is 0. `make(model, **numbers)` gives the
+    optimizer; it must be a function of a module, or every call compiles."""
+    with jax.enable_x64(True):
+        given = {name: np.float64(x) for name, x in numbers.items()}
+        found = _run(traced(model), make, given, np.diff(steps))
+        return jax.tree.map(np.asarray, found)
+
+
+@eqx.filter_jit
+def _run(model, make, numbers, counts):
+    optimizer = make(model, **numbers)
+
+    def step(_, state):
+        params, memory = state
+        updates, memory = optimizer.update(jax.grad(model.loss)(params), memory, params)
+        return optax.apply_updates(params, updates), memory
+
+    def record(state, count):
+        state = jax.lax.fori_loop(0, count, step, state)
+        return state, model.observe(state[0])
+
+    params = model.init()
+    first = model.observe(params)
+    _, later = jax.lax.scan(record, (params, optimizer.init(params)), counts)
+    return jax.tree.map(lambda x, rest: jnp.concatenate([x[None], rest]), first, later)

@@ -1,0 +1,195 @@
+"""What a worker of the explorer can do: every computation and every look into the store.
+
+Each job is a function of plain data that gives a status and JSON. The server itself loads none of
+the heavy libraries: its first page is there at once.
+"""
+
+import dataclasses
+import json
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+Reply = tuple[int, bytes]
+MOST_RUNS = 200  # of a list
+MOST_POINTS = 500  # of a curve
+
+
+class Refused(Exception):
+    """An answer that is no result: a status, and why."""
+
+    def __init__(self, status: int, why: str, field: str | None = None):
+        super().__init__(why)
+        self.status, self.field = status, field
+
+
+def do(job: str, given: dict[str, Any]) -> Reply:
+    try:
+        return 200, encoded(JOBS[job](**given))
+    except Refused as refused:
+        return refused.status, encoded({"error": str(refused), "field": refused.field})
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        return 500, encoded({"error": f"{type(error).__name__} in the explorer", "field": None})
+
+
+def encoded(content: Any) -> bytes:
+    from attnflow.runs.text import plain
+
+    return json.dumps(plain(content), allow_nan=False, separators=(",", ":")).encode()
+
+
+def all_views() -> dict[str, Any]:
+    from attnflow.web import views
+
+    return {"views": [views.get(name).as_dict() for name in views.NAMES]}
+
+
+def view(name: str, query: list[tuple[str, str]]) -> dict[str, Any]:
+    from attnflow.dynamics.flow import FlowError
+    from attnflow.web import views
+    from attnflow.web.fields import FieldError, blamed, read_query
+
+    if name not in views.NAMES:
+        raise Refused(404, f"there is no view {name!r}")
+    chosen = views.get(name)
+    try:
+        answer = chosen.compute(read_query(chosen.fields, query))
+    except FieldError as error:
+        raise Refused(400, str(error), error.field) from None
+    except ValueError as error:
+        raise Refused(400, str(error), blamed(chosen.fields, str(error))) from None
+    except FlowError as error:
+        raise Refused(422, str(error)) from None
+    return dataclasses.asdict(answer)
+
+
+def ledger() -> dict[str, Any]:
+    """Every claim with its recorded verdict, and what the slow ones found when they last ran."""
+    from attnflow.papers.ledger import STORED, select
+
+    kept = json.loads(STORED.read_text(encoding="utf-8"))
+    rows = []
+    for claim in select():
+        found = kept.get(claim.id, {})
+        rows.append(
+            {
+                "id": claim.id,
+                "paper": claim.paper,
+                "name": claim.name,
+                "where": claim.where,
+                "statement": claim.statement,
+                "hypotheses": claim.hypotheses,
+                "kind": claim.kind,
+                "verdict": claim.recorded,
+                "slow": claim.slow,
+                "finding": found.get("finding"),
+                "date": found.get("date", ""),
+            }
+        )
+    return {"claims": rows}
+
+
+def claim(name: str) -> dict[str, Any]:
+    from attnflow.papers.ledger import select, verify
+
+    try:
+        (chosen,) = select(name)
+    except ValueError as error:
+        raise Refused(404, str(error)) from None
+    if chosen.slow:
+        raise Refused(
+            422, f"this claim trains networks or reads large models: attnflow verify {name} --slow"
+        )
+    (row,) = verify([chosen])
+    return row.as_dict() | {"note": row.note}
+
+
+def runs(store: str, filters: list[str]) -> dict[str, Any]:
+    from attnflow.runs.filters import fields, listed, swept
+    from attnflow.runs.store import Store
+
+    place = Store(store)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            entries = sorted(listed(place, filters), key=lambda x: x.when, reverse=True)
+        except ValueError as error:
+            raise Refused(400, str(error), "filter") from None
+    shown = entries[:MOST_RUNS]
+    columns = swept(shown) or fields(shown)
+    return {
+        "total": len(entries),
+        "columns": columns[:8],
+        "runs": [
+            {
+                "name": entry.name,
+                "experiment": entry.experiment,
+                "when": entry.when,
+                "config": {name: entry.config.get(name) for name in columns[:8]},
+            }
+            for entry in shown
+        ],
+        "failed": [
+            {"name": name, "why": record["traceback"].strip().splitlines()[-1][:500]}
+            for name, record in list(place.failures().items())[:MOST_RUNS]
+        ],
+        "reports": reports(Path(store)),
+        "notes": [str(each.message) for each in caught][:5],
+    }
+
+
+def reports(root: Path) -> list[str]:
+    """Pages that `attnflow diagnose --out STORE/NAME.html` left in the store."""
+    if not root.is_dir():
+        return []
+    return sorted(
+        path.name for path in root.glob("[!.]*.html") if path.is_file() and not path.is_symlink()
+    )
+
+
+def run(store: str, name: str) -> dict[str, Any]:
+    """Config and curves of one run; `name` is looked up among those that are there."""
+    import numpy as np
+
+    from attnflow.runs.filters import flat, folders
+    from attnflow.runs.store import Store
+
+    place = Store(store)
+    found = place.get(name) if name in folders(place) else None
+    if found is None:
+        raise Refused(404, "there is no such run in this store")
+    wrong = found.damage()
+    if wrong is not None:
+        raise Refused(422, f"this run is damaged: {wrong}")
+    table = found.scalars
+    rows = np.unique(np.linspace(0, max(table.num_rows - 1, 0), MOST_POINTS).astype(int))
+    columns = {x: table[x].to_numpy()[rows].astype(float).tolist() for x in table.column_names}
+    stored = found.stored
+    return {
+        "name": name,
+        "experiment": stored["experiment"],
+        "config": flat(stored["config"]),
+        "seconds": found.environment.get("seconds"),
+        "clock": next((x for x in ("step", "time") if x in columns), None),
+        "scalars": columns if table.num_rows else {},
+    }
+
+
+def warm(name: str) -> dict[str, Any]:
+    """Compile what the first look at a view needs."""
+    view(name, [])
+    return {}
+
+
+JOBS = {
+    "views": all_views,
+    "view": view,
+    "ledger": ledger,
+    "claim": claim,
+    "runs": runs,
+    "run": run,
+    "warm": warm,
+}

@@ -1,0 +1,12 @@
+"""Jobs that test processes import."""
+
+import os
+import time
+
+
+def do(job, given):
+    if job == "sleep":
+        time.sleep(given["seconds"])
+    if job == "die":
+        os._exit(3)
+    return 200, f"{job} {os.getpid()}".encode()
