@@ -221,13 +221,13 @@ def surroundings() -> list[Row]:
 
 
 def grid_seconds(workers: int) -> float:
-    """Eight trainings of 40 steps in so many processes, after they have started."""
+    """Eight trainings of 80 steps in so many processes, after they have started."""
     import dataclasses
 
     from attnflow.papers.polarization._induction import INDUCTION, Trial
     from attnflow.runs import Store, sweep
 
-    trials = [Trial(steps=40, seed=seed) for seed in range(8)]
+    trials = [Trial(steps=80, seed=seed) for seed in range(8)]
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         short = [dataclasses.replace(each, steps=1) for each in trials]
@@ -244,7 +244,7 @@ def grid() -> list[Row]:
         seconds[workers] = float(done.stdout)
     return [
         (
-            "eight trainings of 39 such steps, two processes of one thread",
+            "eight trainings of 79 such steps, two processes of one thread",
             f"one process of {os.cpu_count()} threads: {seconds[1]:.0f} s",
             f"{seconds[2]:.0f} s",
             f"{seconds[1] / seconds[2]:.2f}×",

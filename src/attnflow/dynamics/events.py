@@ -201,7 +201,7 @@ def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoin
 
     tolerances = (np.float64(1e-12), np.float64(1e-13))
     gaps = abs(model.c0) + abs(model.c1) + 1
-    length = gaps / (4 * (1 - model.p) ** 3)  # seldom too long, and then by little
+    length = gaps / (1 - model.p) ** 3  # of the right order, so that few attempts are needed
     with jax.enable_x64(True):
         lifted = traced(model)
         while True:
