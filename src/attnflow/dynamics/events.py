@@ -190,6 +190,9 @@ class CriticalPoints(NamedTuple):
         return {0: "monotone", 1: "U", 3: "W"}.get(len(self.times), f"{len(self.times)} turns")
 
 
+LARGE_GAPS = 60.0
+
+
 def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoints:
     """All critical points of |M|² of a `TwoToken` flow.
 
@@ -201,7 +204,9 @@ def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoin
 
     tolerances = (np.float64(1e-12), np.float64(1e-13))
     gaps = abs(model.c0) + abs(model.c1) + 1
-    length = gaps / (1 - model.p) ** 3  # of the right order, so that few attempts are needed
+    # Of the right order, so that few attempts are needed; but the times of a path that is too long
+    # overflow where gaps are large, and then it is approached from below.
+    length = gaps / (1 - model.p) ** 3 if gaps < LARGE_GAPS else 1 / (1 - model.p) ** 2
     with jax.enable_x64(True):
         lifted = traced(model)
         while True:
