@@ -119,6 +119,7 @@ class TestManyRuns:
         assert not one.norm2.equals(other.norm2)
         assert len(np.unique(one.norm2[:, 0])) == 3
 
+    @pytest.mark.slow
     def test_vector_fields_that_do_not_vary_keep_their_length(self):
         model = af.ValueSoftmax(projections=(0.3, 0.1, 0.0), scores=(0.1, 0.2, 0.3))
         many = af.gradient_flow(model, 5.0, over={"target_norm": [0.5, 1.0]}, points=3)

@@ -37,7 +37,7 @@ def test_the_start_has_the_asked_gaps_and_least_norm(rng):
 
 
 @pytest.mark.parametrize("objective", ["cross_entropy", "attention", "mse"])
-@pytest.mark.parametrize("key", [None, 3])
+@pytest.mark.parametrize("key", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_reduction_is_the_full_matrix_flow(objective, key):
     model = af.TwoToken(p=0.3, c0=1.0, c1=5.0, d=3, objective=objective)
     full = af.gradient_flow(model, 1e4, path="full", key=key, points=50)
@@ -119,6 +119,7 @@ class TestCriticalPoints:
         c0, c1 = gaps
         assert af.TwoToken(p=-0.5, c0=c0, c1=c1).critical_points().shape == "W"
 
+    @pytest.mark.slow
     def test_resolution_does_not_matter(self):
         model = af.TwoToken(p=0.3, c0=1.0, c1=5.0)
         coarse, fine = model.critical_points(points=500), model.critical_points(points=4000)

@@ -37,6 +37,7 @@ def test_the_aligned_path_is_the_full_flow(law, scores):
     agree(*(af.gradient_flow(model, 100.0, path=p, points=20) for p in ("reduced", "full")))
 
 
+@pytest.mark.slow
 def test_the_aligned_path_for_any_values_and_any_start(rng):
     model = matrix_model(rng)
     agree(*(af.gradient_flow(model, 100.0, path=p, points=20, key=1) for p in ("reduced", "full")))
@@ -52,6 +53,7 @@ def test_square_loss_off_the_target_line_has_no_reduced_path(rng):
         af.gradient_flow(matrix_model(rng, objective="square"), 1.0, path="reduced")
 
 
+@pytest.mark.slow
 def test_the_path_in_tau_does_not_depend_on_the_loss():
     """Regression stops on the logistic path where ⟨u, s⟩ = |β*|²."""
     square = af.gradient_flow(af.ValueSoftmax(projections=U, objective="square"), 1e3)

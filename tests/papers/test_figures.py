@@ -130,6 +130,7 @@ def test_shapes_agree_with_another_solver(p, c0, c1, shape):
     assert turns == (1 if shape == U else 3)
 
 
+@pytest.mark.slow
 def test_map_of_troughs():
     ds = quick("u_shape/troughs")
     assert set(np.unique(ds["shape"])) == {U, W_SECOND}

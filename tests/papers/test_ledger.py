@@ -10,7 +10,8 @@ from attnflow.runs.text import plain
 
 CLAIMS = {claim.id: claim for claim in select()}
 # Whole groups, because rows of a group share their trainings. `make tour` verifies them too.
-SLOW = """specialization/proposition-iii.3 conditioning/stall-cause polarization/sink-matrix
+SLOW = """specialization/proposition-iii.3 specialization/proposition-iii.4
+    conditioning/stall-cause polarization/sink-matrix
     routing/em-speedup
     routing/em-reading routing/sharper-attention
     routing/attention-freezes-first routing/adam-two-timescale routing/low-dimensional-values

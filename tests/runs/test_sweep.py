@@ -214,6 +214,7 @@ def killed(tmp_path, times: int, count: int, rng: random.Random) -> None:
             assert run.damage() is None
 
 
+@pytest.mark.slow
 def test_kills_lose_nothing(tmp_path):
     killed(tmp_path, 4, 200, random.Random(0))
     survives(tmp_path, 200)
@@ -251,6 +252,7 @@ def test_sigterm_ends_it_and_the_next_goes_on(tmp_path):
     assert not [p for p in store.root.iterdir() if p.name.startswith(".new")]
 
 
+@pytest.mark.slow
 def test_two_sweeps_of_one_grid_at_once(tmp_path):
     pair = [driver(tmp_path, 60) for _ in range(2)]
     for process in pair:

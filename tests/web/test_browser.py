@@ -130,7 +130,13 @@ def query(page):
     return {name: x[0] for name, x in parse_qs(urlsplit(page.url).query).items()}
 
 
-@pytest.mark.parametrize("view", ["conditioning", "specialization", "routing"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        "conditioning",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("specialization", "routing")),
+    ],
+)
 def test_every_view_loads(page, view):
     page.goto(f"/?view={view}")
     settled(page)
