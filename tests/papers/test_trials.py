@@ -83,6 +83,17 @@ def test_trainings_are_done_once(monkeypatch, tmp_path):
 
 
 @pytest.mark.usefixtures("_nothing_known")
+def test_a_damaged_training_is_done_again(monkeypatch, tmp_path):
+    monkeypatch.setenv(trials.FOLDER, str(tmp_path))
+    trials.collect(POWERS, [Power(exponent=3)])
+    (run,) = Store(tmp_path)
+    (run.path / "config.json").write_bytes(b"")
+    trials._known.clear()
+    assert [int(each.value) for each in trials.collect(POWERS, [Power(exponent=3)])] == [8]
+    assert run.damage() is None
+
+
+@pytest.mark.usefixtures("_nothing_known")
 def test_a_training_that_fails_is_told(monkeypatch, tmp_path):
     monkeypatch.delenv(trials.FOLDER, raising=False)
     with pytest.raises(RuntimeError, match="must not be negative"):

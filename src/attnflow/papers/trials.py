@@ -37,16 +37,15 @@ def collect(experiment: Experiment, configs: Iterable[Any]) -> list[xr.Dataset]:
 
 
 def _train(wanted: dict[str, Any], experiment: Experiment, store: Store) -> None:
-    there = [store.find(config, experiment.name) for config in wanted.values()]
-    _reused[0] += sum(run.environment["seconds"] for run in there if run is not None)
+    runs = [run for run in map(store.get, wanted) if run is not None]
+    _reused[0] += sum(run.environment["seconds"] for run in runs if run.damage() is None)
     engine = "here" if len(wanted) == 1 else "local"
     report = sweep(list(wanted.values()), experiment, store, engine=engine, progress=False)
     if report.stopped:
         raise KeyboardInterrupt
     for why in report.failed.values():
         raise RuntimeError(why)
-    for name, config in wanted.items():
-        _known[name] = found(experiment, [config], store)[0]
+    _known.update(zip(wanted, found(experiment, wanted.values(), store), strict=True))
 
 
 def reused_seconds() -> float:
@@ -77,6 +76,15 @@ def table(
         for name, measure in measures.items()
     }
     return xr.Dataset(columns, {name: list(values) for name, values in axes.items()})
+
+
+def reductions(mine: Any, published: Any, fields: Mapping[str, str]) -> list[str]:
+    """In words (word: field), where a config is not what was published."""
+    return [
+        f"{word} {getattr(mine, name)} (published {getattr(published, name)})"
+        for word, name in fields.items()
+        if getattr(mine, name) != getattr(published, name)
+    ]
 
 
 def clear(differences: Any) -> float:

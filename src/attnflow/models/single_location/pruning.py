@@ -33,12 +33,12 @@ def prune(model: SingleLocation, params) -> Pruning:
     order: list[int] = []
     with jax.enable_x64(True):
         here = jax.tree.map(jnp.asarray, params)
-        risks = [float(_risks(model, here, active[None])[0])]
+        risks = [float(masked_risks(model, here, active[None])[0])]
         while active.sum() > 1:
             left = np.flatnonzero(active)
             candidates = np.tile(active, (model.heads, 1))
             candidates[left, left] = 0
-            tried = np.asarray(_risks(model, here, candidates))[left]
+            tried = np.asarray(masked_risks(model, here, candidates))[left]
             best = left[int(np.argmin(tried))]
             active[best] = 0
             order.append(int(best))
@@ -47,7 +47,9 @@ def prune(model: SingleLocation, params) -> Pruning:
 
 
 @eqx.filter_jit
-def _risks(model, params, masks):
+def masked_risks(model, params, masks):
+    """The risk with the heads of each mask (mask, head) that are 1, over the same points."""
+
     def one(active):
         def of_block(params, theta, noise):
             own = params

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.colors import LogNorm
 
-from attnflow.papers.conditioning._gallery import GALLERY, told
+from attnflow.papers.conditioning._gallery import GALLERY
 from attnflow.papers.conditioning._vision import TEACHERS
 from attnflow.papers.conditioning._vision_study import (
     PAPER,
@@ -17,7 +17,7 @@ from attnflow.papers.conditioning._vision_study import (
     arranged,
     lacking,
 )
-from attnflow.papers.style import COLORS, STYLE, canvas
+from attnflow.papers.style import COLORS, STYLE, canvas, say_below
 
 COLOR = dict(zip(TEACHERS, COLORS, strict=False))
 SHARED = {"quick": QUICK, "paper": PAPER, "tour": False, "missing": lacking, "trials": TRIALS}
@@ -43,7 +43,7 @@ def draw_losses(data: xr.Dataset):
     left.legend(fontsize=7, loc="lower left")
     right.set(xlabel=r"$\log_{10} R$ of a head", ylabel="share of heads", title="attention ratio R")
     right.legend(fontsize=7)
-    told(figure, data.attrs["setting"])
+    say_below(figure, data.attrs["setting"])
     return figure
 
 
@@ -86,7 +86,7 @@ def draw_maps(data: xr.Dataset):
         axes[head, 0].set_ylabel(f"head {head + 1}\nquery")
     assert image is not None
     figure.colorbar(image, ax=axes.ravel().tolist(), label="weight", shrink=0.6)
-    told(figure, data.attrs["setting"])
+    say_below(figure, data.attrs["setting"])
     return figure
 
 
@@ -148,7 +148,7 @@ def draw_keys(data: xr.Dataset):
     axes[0, 2].legend(fontsize=7, ncol=2, loc="upper center", title="share of variance on top")
     for ax in axes[0, ::2]:
         ax.set_xticks(heads + 1)
-    told(figure, data.attrs["setting"])
+    say_below(figure, data.attrs["setting"])
     return figure
 
 

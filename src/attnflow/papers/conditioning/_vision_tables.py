@@ -7,11 +7,11 @@ import matplotlib as mpl
 import numpy as np
 import xarray as xr
 
-from attnflow.papers.conditioning._gallery import GALLERY, told
+from attnflow.papers.conditioning._gallery import GALLERY
 from attnflow.papers.conditioning._vision import TEACHERS
 from attnflow.papers.conditioning._vision_figures import COLOR, SHARED
 from attnflow.papers.conditioning._vision_study import VisionStudy, arranged
-from attnflow.papers.style import STYLE, canvas
+from attnflow.papers.style import STYLE, canvas, say_below
 
 CAP = 1e3  # ρ above it, infinite ones too, are drawn there
 Statistics = Mapping[str, Callable[[np.ndarray], Any]]
@@ -97,7 +97,7 @@ def draw_leakage(data: xr.Dataset):
     axes[0, 1].axhline(1, color="0.4", ls="--", lw=1)
     axes[0, 1].set(yscale="log", xlabel="heads, sorted", ylabel=r"$\rho_U$")
     axes[0, 1].legend(fontsize=6)
-    told(figure, data.attrs["setting"])
+    say_below(figure, data.attrs["setting"])
     return figure
 
 
@@ -131,7 +131,7 @@ def draw_margins(data: xr.Dataset):
         axes[0, 1].axhline(level, color="0.4", ls=style, lw=1, label=f"printed {label}")
     axes[0, 1].set(yscale="log", xlabel="heads, sorted", ylabel=r"$\delta_{\min}$ over images")
     axes[0, 1].legend(fontsize=7)
-    told(figure, data.attrs["setting"])
+    say_below(figure, data.attrs["setting"])
     return figure
 
 
@@ -168,7 +168,7 @@ def draw_condition(data: xr.Dataset):
     axes[0, 1].plot(ends, ends + 1, ":", color="0.4", lw=1, label="ten times")
     axes[0, 1].set(xlabel=r"$\log_{10}\kappa(J^2)$", ylabel=r"$\log_{10}(\max a/\min a)^2$")
     axes[0, 1].legend(fontsize=7)
-    told(figure, data.attrs["setting"])
+    say_below(figure, data.attrs["setting"])
     return figure
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.papers import pretrained
-from attnflow.papers.conditioning._gallery import GALLERY, told
+from attnflow.papers.conditioning._gallery import GALLERY
 from attnflow.papers.conditioning._wikitext import (
     OPTIMIZERS,
     TASKS,
@@ -16,7 +16,7 @@ from attnflow.papers.conditioning._wikitext import (
     TextTrial,
     needs_wikitext,
 )
-from attnflow.papers.style import COLORS, STYLE, canvas
+from attnflow.papers.style import COLORS, STYLE, canvas, say_below
 from attnflow.papers.trials import Trials
 
 TITLES = {"next": "the next word piece", "the": 'is "the" in the chunk?'}
@@ -109,7 +109,7 @@ def draw(data: xr.Dataset):
     axes[0, 0].set_yticks([], minor=True)
     for ax in axes[1]:
         ax.set(xlabel="step")
-    told(figure, data.attrs["setting"])
+    say_below(figure, data.attrs["setting"])
     return figure
 
 

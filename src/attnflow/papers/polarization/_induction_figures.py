@@ -13,7 +13,7 @@ from attnflow.papers import pretrained
 from attnflow.papers.polarization._drawing import GALLERY
 from attnflow.papers.polarization._induction import ATTENTIONS, INDUCTION, SMALL, Trial
 from attnflow.papers.style import COLORS, STYLE, canvas, say_below
-from attnflow.papers.trials import Trials, table
+from attnflow.papers.trials import Trials, reductions, table
 from attnflow.runs.config import grid
 
 SINK, LEARNED = 0.9, 0.95  # a head is a sink above, a run has learned the task above
@@ -45,19 +45,10 @@ class Sinks:
     @property
     def reduced(self) -> str:
         """What is less than published, in words."""
-        mine, whole = self.trial, Trial()
-        parts = [
-            f"{name} {getattr(mine, field)} (published {getattr(whole, field)})"
-            for name, field in (
-                ("symbols", "vocabulary"),
-                ("context", "context"),
-                ("width", "width"),
-                ("batch", "batch"),
-            )
-            if getattr(mine, field) != getattr(whole, field)
-        ]
-        if mine.patience:
-            parts.append(f"stopped {50 * mine.patience} steps after it is learned")
+        words = {"symbols": "vocabulary", "context": "context", "width": "width", "batch": "batch"}
+        parts = reductions(self.trial, Trial(), words)
+        if self.trial.patience:
+            parts.append(f"stopped {50 * self.trial.patience} steps after it is learned")
         if self.attention != ATTENTIONS:
             parts.append(f"{len(self.attention)} attentions (published {len(ATTENTIONS)})")
         parts.append(f"rates {', '.join(f'{x:g}' for x in self.rate)}, seeds {len(self.seed)}")

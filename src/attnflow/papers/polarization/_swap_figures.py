@@ -14,7 +14,7 @@ from attnflow.papers.polarization._induction import ATTENTIONS
 from attnflow.papers.polarization._induction_figures import lacking, shown
 from attnflow.papers.polarization._swaps import GROUPS, Swap
 from attnflow.papers.style import COLORS, STYLE, canvas, clock_axis, say_below
-from attnflow.papers.trials import Trials, table
+from attnflow.papers.trials import Trials, reductions, table
 from attnflow.runs.config import grid
 
 SMALL = Swap(width=64, batch=64, rate=3e-3, steps=200)
@@ -46,12 +46,7 @@ class Flips:
 
     @property
     def reduced(self) -> str:
-        mine, whole = self.trial, Swap()
-        parts = [
-            f"{name} {getattr(mine, name)} (published {getattr(whole, name)})"
-            for name in ("width", "batch", "steps")
-            if getattr(mine, name) != getattr(whole, name)
-        ]
+        parts = reductions(self.trial, Swap(), {x: x for x in ("width", "batch", "steps")})
         rates = ", ".join(f"{rate:g}" for rate in self.rate)
         return "; ".join([*parts, f"rates {rates}, seeds {len(self.seed)}"])
 

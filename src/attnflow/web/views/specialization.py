@@ -11,7 +11,7 @@ from attnflow.dynamics.flow import gradient_flow
 from attnflow.instruments import head_groups, split_times, unspecialized_time
 from attnflow.models.single_location import HeadsTask, bayes_risk
 from attnflow.models.single_location.model import ACTIVATIONS, SingleLocation
-from attnflow.models.single_location.pruning import _risks
+from attnflow.models.single_location.pruning import masked_risks
 from attnflow.models.single_location.task import SIGNALS
 from attnflow.web.answers import Answer, Axis, Fact, Plot, call, command, dots, level, line
 from attnflow.web.fields import Choice, Marks, Slider
@@ -117,7 +117,7 @@ def pruned_risks(model: SingleLocation, flow, pruned: tuple[int, ...]) -> tuple[
     masks = np.ones((2, model.heads))
     masks[1, list(pruned)] = 0
     with jax.enable_x64(True):
-        whole, left = np.asarray(_risks(model, params, masks))
+        whole, left = np.asarray(masked_risks(model, params, masks))
     return float(whole), float(left)
 
 
