@@ -17,7 +17,7 @@ class Inline:
     async def stop(self):
         pass
 
-    async def ask(self, job, rank=0, **given):
+    async def ask(self, job, **given):
         self.asked.append((job, given))
         return do(job, given)
 
@@ -29,6 +29,6 @@ def crew():
 
 @pytest.fixture
 def client(tmp_path, crew):
-    app = create_app(tmp_path / "runs", warm=False, crew=crew)
+    app = create_app(tmp_path / "runs", crew=crew)
     with TestClient(app, base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client:
         yield client

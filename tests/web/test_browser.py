@@ -58,7 +58,7 @@ import sys, uvicorn
 from pathlib import Path
 from attnflow.web.guard import Limits
 from attnflow.web.server import create_app
-app = create_app(Path(sys.argv[1]), warm=False, limits=Limits(workers=1, seconds=300))
+app = create_app(Path(sys.argv[1]), limits=Limits(workers=1, seconds=300))
 uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", timeout_graceful_shutdown=1)
 """
 

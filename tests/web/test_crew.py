@@ -45,24 +45,54 @@ def test_a_worker_that_dies_is_replaced():
     assert with_crew(story)[0] == 200
 
 
-def test_the_line_is_bounded_and_ranked():
+def test_the_line_is_bounded():
     async def story(crew):
-        done = []
-
-        async def ask(name, rank):
-            await crew.ask(name, rank=rank)
-            done.append(name)
-
-        first = asyncio.create_task(crew.ask("sleep", seconds=0.2))
-        await asyncio.sleep(0.05)
-        tasks = [asyncio.create_task(ask("later", 5)), asyncio.create_task(ask("now", 0))]
+        jobs = [asyncio.create_task(crew.ask("sleep", seconds=0.5))]
+        await asyncio.sleep(0.1)  # it is under way
+        jobs += [asyncio.create_task(crew.ask("hello")) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(Busy):
             await crew.ask("too many")
-        await asyncio.gather(first, *tasks)
-        return done
+        return await asyncio.gather(*jobs)
 
-    assert with_crew(story) == ["now", "later"]
+    assert [status for status, _ in with_crew(story)] == [200] * 3
+
+
+def chores_with(story, workers):
+    """What was done, in order; the story may add to it."""
+    order = []
+
+    async def until_done(crew):
+        await story(crew, order)
+        while len(order) < 3:
+            await asyncio.sleep(0.01)
+
+    hear = lambda job, given, reply: order.append(reply[1].decode())  # noqa: E731
+    with_crew(until_done, workers=workers, chores=[("one", {}), ("two", {})], done=hear, idle=0.2)
+    return order
+
+
+def test_whoever_asks_goes_before_the_chores():
+    async def story(crew, order):
+        order.append((await crew.ask("asked"))[1].decode())
+
+    done = chores_with(story, workers=1)
+    assert [each.split()[0] for each in done] == ["one", "asked", "two"]
+
+
+def test_every_worker_does_the_chores():
+    async def story(crew, order):
+        while len(order) < 4:
+            await asyncio.sleep(0.01)
+
+    assert len(set(chores_with(story, workers=2))) == 4  # each says its process
+
+
+def test_a_chore_that_fails_is_let_go():
+    async def story(crew):
+        return await crew.ask("hello")
+
+    assert with_crew(story, chores=[("die", {})])[0] == 200
 
 
 def test_one_slow_job_does_not_hold_up_the_others():

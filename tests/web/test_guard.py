@@ -53,7 +53,7 @@ def test_sizes_are_bounded(client):
 
 
 def test_a_token_is_asked_for_and_kept_as_a_cookie(tmp_path, crew):
-    app = create_app(tmp_path, token="right", hosts=None, warm=False, crew=crew)
+    app = create_app(tmp_path, token="right", hosts=None, crew=crew)
     with TestClient(app, base_url="http://lab:1", follow_redirects=False) as client:
         assert client.get("/").status_code == 401
         assert client.get("/?token=wrong").status_code == 401

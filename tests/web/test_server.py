@@ -197,7 +197,7 @@ class Refusing:
     async def stop(self):
         pass
 
-    async def ask(self, job, rank=0, **given):
+    async def ask(self, job, **given):
         raise self.error
 
 
@@ -205,7 +205,7 @@ class Refusing:
     ("error", "status"), [(Busy(), 429), (Overrun(), 503), (RuntimeError("it died"), 503)]
 )
 def test_what_cannot_be_done_now_is_said(tmp_path, error, status):
-    app = create_app(tmp_path, warm=False, crew=Refusing(error))
+    app = create_app(tmp_path, crew=Refusing(error))
     with TestClient(app, base_url="http://localhost") as client:
         reply = client.get("/api/view/two_tokens")
     assert reply.status_code == status
@@ -215,7 +215,7 @@ def test_what_cannot_be_done_now_is_said(tmp_path, error, status):
 def test_replies_that_are_kept_are_bounded(tmp_path, crew, monkeypatch):
     view = views.get("two_tokens")
     monkeypatch.setattr(views, "get", lambda name: dataclasses.replace(view, compute=empty))
-    app = create_app(tmp_path, limits=Limits(cached=3), warm=False, crew=crew)
+    app = create_app(tmp_path, limits=Limits(cached=3), crew=crew)
     with TestClient(app, base_url="http://localhost") as client:
         for c0 in [1, 2, 3, 4, 5, 1]:
             client.get(f"/api/view/two_tokens?c0={c0}")

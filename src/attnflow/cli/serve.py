@@ -13,7 +13,7 @@ from typing import Annotated
 import tyro
 from typing_extensions import Doc
 
-NEEDED = ("starlette", "uvicorn", "plotly")
+NEEDED = ("starlette", "uvicorn", "plotly", "orjson")
 WILD = ("0.0.0.0", "::")  # every address of the machine
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -73,11 +73,16 @@ def serve(options: Options, place: socket.socket, token: str | None) -> None:
 
     from attnflow.web.guard import LOOPBACK, Limits
     from attnflow.web.server import create_app
+    from attnflow.web.shelf import default_folder
 
     shown = f"[{options.host}]" if ":" in options.host else options.host
     hosts = None if options.host in WILD else (*LOOPBACK, shown.lower())
     app = create_app(
-        options.store, token=token, hosts=hosts, limits=Limits(workers=options.workers)
+        options.store,
+        token=token,
+        hosts=hosts,
+        limits=Limits(workers=options.workers),
+        cache=default_folder(),
     )
     name = socket.gethostname() if options.host in WILD else shown
     address = f"http://{name}:{place.getsockname()[1]}/" + (f"?token={token}" if token else "")

@@ -21,6 +21,7 @@ from attnflow.dynamics.records import for_each_run, take_runs, traced
 from attnflow.dynamics.system import System, system_of
 
 REFINEMENTS = 60
+FINEST = 1e-14  # of the clock; below it an event's value is the noise of its integration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +95,8 @@ def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool
 
 
 def _padded(count: int) -> int:
-    """The next power of two, at least 8: another number of events seldom compiles again."""
-    return 2 ** max(3, math.ceil(math.log2(count)))
+    """The next power of two, at least 4: another number of events seldom compiles again."""
+    return 2 ** max(2, math.ceil(math.log2(count)))
 
 
 @eqx.filter_jit
@@ -124,7 +125,7 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
                 dfx.Dopri8(),
                 t0=low,
                 t1=s,
-                dt0=None,
+                dt0=s - low,  # mostly one step does
                 y0=state,
                 stepsize_controller=dfx.PIDController(
                     rtol=jnp.minimum(tolerances[0], 1e-12), atol=jnp.minimum(tolerances[1], 1e-14)
@@ -137,30 +138,34 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
             return jax.tree.map(lambda x: x[0], solution.ys)
 
         def step(carry):
-            left, right, g_left, g_right, _, _, count = carry
+            left, right, g_left, g_right, moved, before, _, _, count = carry
             secant = (left * g_right - right * g_left) / (g_right - g_left)
             inside = (secant > left) & (secant < right)
             s = jnp.where(inside, secant, 0.5 * (left + right))
             y = at(s)
             g = event.value(system, y)
-            same = jnp.sign(g) == jnp.sign(g_left)
+            side = jnp.where(jnp.sign(g) == jnp.sign(g_left), -1, 1)  # the end that s replaces
+            kept = jnp.where(side == moved, 0.5, 1.0)  # twice the same: the other end weighs less
             return (
-                jnp.where(same, s, left),
-                jnp.where(same, right, s),
-                jnp.where(same, g, 0.5 * g_left),
-                jnp.where(same, 0.5 * g_right, g),
+                jnp.where(side < 0, s, left),
+                jnp.where(side < 0, right, s),
+                jnp.where(side < 0, g, kept * g_left),
+                jnp.where(side < 0, kept * g_right, g),
+                side,
                 s,
+                jnp.abs(s - before),
                 y,
                 count + 1,
             )
 
         def unfinished(carry):
-            left, right, g_left, g_right, _, _, count = carry
-            wide = right - left > 4e-16 * (1 + jnp.abs(right))
+            left, right, g_left, g_right, _, _, change, _, count = carry
+            wide = jnp.minimum(right - left, change) > FINEST * (1 + jnp.abs(right))
             return wide & (g_left != 0) & (g_right != 0) & (count < REFINEMENTS)
 
-        start = (*bracket, low, state, jnp.zeros((), int))
-        *_, s, y, _ = jax.lax.while_loop(unfinished, step, start)
+        none = jnp.zeros((), int)
+        start = (*bracket, none, low, bracket[1] - low, state, none)
+        *_, s, _, y, _ = jax.lax.while_loop(unfinished, step, start)
         return system.time(s, y), system.observe(y)[event.observable]
 
     if lead:

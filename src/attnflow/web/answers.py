@@ -5,6 +5,7 @@ library, so that nothing in it is ever taken for markup.
 """
 
 import dataclasses
+import functools
 import shlex
 import typing
 from collections.abc import Mapping, Sequence
@@ -96,13 +97,13 @@ def heat(z: Any, name: str, *, limit: float) -> Trace:
     return {"kind": "heat", "z": numbers(z), "name": name, "limit": limit}
 
 
-def numbers(values: Any) -> list:
+def numbers(values: Any) -> np.ndarray:
     """For a picture: seven digits. What is not finite is a gap."""
     array = np.asarray(values, float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         digits = 10.0 ** (DIGITS - 1 - np.floor(np.log10(np.abs(array))))
         short = np.round(array * digits) / digits
-    return np.where(np.isfinite(short), short, array).tolist()
+    return np.where(np.isfinite(short), short, array)
 
 
 def command(model: str, *parts: tuple[type, Mapping[str, Any]]) -> str:
@@ -110,7 +111,7 @@ def command(model: str, *parts: tuple[type, Mapping[str, Any]]) -> str:
     or are new to it."""
     words = ["attnflow", "simulate", model]
     for part, values in parts:
-        hints = typing.get_type_hints(part, include_extras=True)
+        hints = _hints(part)
         for name, value in changed(part, values).items():
             option = f"--{cli_name(name, getattr(hints[name], '__metadata__', ()))}"
             if isinstance(value, tuple):
@@ -118,6 +119,11 @@ def command(model: str, *parts: tuple[type, Mapping[str, Any]]) -> str:
             else:
                 words += [f"{option}={_word(value)}"]
     return shlex.join(words)
+
+
+@functools.cache
+def _hints(part: type) -> dict[str, Any]:
+    return typing.get_type_hints(part, include_extras=True)
 
 
 def call(name: str, part: type, values: Mapping[str, Any]) -> str:

@@ -1,17 +1,18 @@
 """Worker processes for an asynchronous server: bounded in number, in waiting and in time.
 
-A job that overruns loses its process, and another takes its place; nobody else waits for it.
+A job that overruns loses its process, and another takes its place; nobody else waits for it. While
+nobody asks, workers do chores: they import and compile what will be asked.
 """
 
 import asyncio
 import contextlib
-import itertools
 import multiprocessing
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
@@ -21,6 +22,7 @@ from attnflow.web.work import Reply
 
 Do = Callable[[str, dict[str, Any]], Reply]
 MEMORY = 3 << 30  # bytes of a worker beyond which it is replaced, when it has answered
+ONE_CORE = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "NPROC": "1"}
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -35,19 +37,31 @@ class Overrun(Exception):
 class Crew:
     """`workers` processes, each doing one job at a time, and at most `waiting` jobs in line.
 
-    Jobs of a lower `rank` go first, and only those of rank 0 are ever refused. `do(job, given)` is
-    a function of a module. Used from one event loop, between `start` and `stop`."""
+    `do(job, given)` is a function of a module. Every worker does all of `chores`, jobs too: the
+    first at once, each other after it had nothing to do for `idle` seconds, and one worker at a
+    time; `done(job, given, reply)` hears of each. Used from one event loop, between `start` and
+    `stop`."""
 
-    def __init__(self, workers: int, waiting: int, seconds: float, do: Do = work.do):
-        self.size, self.waiting, self.seconds, self.do = workers, waiting, seconds, do
-        self.line: asyncio.PriorityQueue = asyncio.PriorityQueue()
-        self.number = itertools.count()
+    def __init__(
+        self,
+        workers: int,
+        waiting: int,
+        seconds: float,
+        do: Do = work.do,
+        chores: Sequence[tuple[str, dict[str, Any]]] = (),
+        done: Callable[[str, dict[str, Any], Reply], None] = lambda job, given, reply: None,
+        environment: Mapping[str, str] = {},
+        idle: float = 0.5,
+    ):
+        self.size, self.waiting, self.seconds, self.idle = workers, waiting, seconds, idle
+        self.chores, self.done = chores, done
+        self.line: asyncio.Queue = asyncio.Queue()
         self.tasks: list[asyncio.Task] = []
-        self.hands: list[Worker] = []
+        self.hands = [Worker(do, environment) for _ in range(workers)]
+        self.chore_under_way = False
 
     def start(self) -> None:
         self.threads = ThreadPoolExecutor(self.size)
-        self.hands = [Worker(self.do) for _ in range(self.size)]
         self.tasks = [asyncio.create_task(self._serve(hand)) for hand in self.hands]
 
     async def stop(self) -> None:
@@ -58,36 +72,54 @@ class Crew:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.threads.shutdown()
 
-    async def ask(self, job: str, rank: int = 0, **given: Any) -> Reply:
-        if rank == 0 and self.line.qsize() >= self.waiting:
+    async def ask(self, job: str, **given: Any) -> Reply:
+        if self.line.qsize() >= self.waiting:
             raise Busy
         answer = asyncio.get_running_loop().create_future()
-        self.line.put_nowait((rank, next(self.number), job, given, answer))
+        self.line.put_nowait((job, given, answer))
         return await answer
 
     async def _serve(self, hand: "Worker") -> None:
-        loop = asyncio.get_running_loop()
+        chores = deque(self.chores)
+        if chores:
+            await self._chore(hand, *chores.popleft())
         while True:
-            _, _, job, given, answer = await self.line.get()
-            if answer.cancelled():
-                continue
             try:
-                reply = await loop.run_in_executor(
-                    self.threads, hand.converse, job, given, self.seconds
-                )
-            except Exception as error:
-                if not answer.done():
-                    answer.set_exception(error)
-                continue
+                job = await asyncio.wait_for(self.line.get(), self.idle if chores else None)
+            except TimeoutError:
+                if not self.chore_under_way:
+                    self.chore_under_way = True
+                    await self._chore(hand, *chores.popleft())
+                    self.chore_under_way = False
+            else:
+                await self._answer(hand, *job)
+
+    async def _answer(self, hand: "Worker", job: str, given: dict, answer: asyncio.Future) -> None:
+        if answer.cancelled():
+            return
+        try:
+            reply = await self._converse(hand, job, given)
+        except Exception as error:
+            if not answer.done():
+                answer.set_exception(error)
+        else:
             if not answer.done():
                 answer.set_result(reply)
+
+    async def _chore(self, hand: "Worker", job: str, given: dict[str, Any]) -> None:
+        with contextlib.suppress(Overrun, RuntimeError):  # it is only to be faster later
+            self.done(job, given, await self._converse(hand, job, given))
+
+    async def _converse(self, hand: "Worker", job: str, given: dict[str, Any]) -> Reply:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads, hand.converse, job, given, self.seconds)
 
 
 class Worker:
     """A process that is there when it is needed, and again when it was lost."""
 
-    def __init__(self, do: Do):
-        self.do = do
+    def __init__(self, do: Do, environment: Mapping[str, str]):
+        self.do, self.environment = do, environment
         self.process: Any = None
         self.pipe: Connection | None = None
         self.ended = False
@@ -113,7 +145,9 @@ class Worker:
             raise RuntimeError("the server is stopping")
         context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, self.do), daemon=True)
+        self.process = context.Process(
+            target=_work, args=(theirs, self.do, dict(self.environment)), daemon=True
+        )
         self.process.start()
         theirs.close()
         return self.pipe
@@ -132,10 +166,10 @@ class Worker:
             self.process.kill()
 
 
-def _work(pipe: Connection, do: Do) -> None:
+def _work(pipe: Connection, do: Do, environment: dict[str, str]) -> None:
     """Jobs in, replies and the memory used so far out, until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends us
-    for name, value in {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "NPROC": "1"}.items():
+    for name, value in (environment | ONE_CORE).items():
         os.environ.setdefault(name, value)
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -13,7 +13,7 @@ GET  /report/NAME               a page that `attnflow diagnose` left in the stor
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,17 @@ from attnflow.web import plotly_js
 from attnflow.web.crew import Busy, Crew, Overrun
 from attnflow.web.guard import LOOPBACK, Guard, Limits
 from attnflow.web.progress import events
+from attnflow.web.shelf import Shelf
 from attnflow.web.work import Reply, reports
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 VIEWS = ("two_tokens", "polarization", "conditioning", "specialization", "routing")
+CHORES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("views", {}),
+    *(("view", {"name": name, "query": []}) for name in VIEWS),
+    ("ledger", {}),
+)
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -44,16 +50,17 @@ def create_app(
     token: str | None = None,
     hosts: tuple[str, ...] | None = LOOPBACK,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
-    warm: bool = True,
+    cache: Path | None = None,
     crew: Any = None,
 ) -> Starlette:
-    """token: asked of every visitor. hosts: names under which it answers. warm: compile the views
-    in the background. crew: who computes, instead of worker processes."""
-    desk = Desk(store, limits, crew)
+    """token: asked of every visitor. hosts: names under which it answers. cache: folder of what the
+    next server is to find; without it nothing is prepared. crew: who computes, instead of worker
+    processes."""
+    desk = Desk(store, limits, cache and Shelf(cache), crew)
 
     @contextlib.asynccontextmanager
     async def alive(_app):
-        desk.start(warm)
+        desk.start()
         try:
             yield
         finally:
@@ -82,36 +89,40 @@ class Desk:
     """Takes requests and hands the work to processes: one crew for views and store, and a process
     of its own for claims, which take seconds."""
 
-    def __init__(self, store: Path, limits: Limits, crew: Any = None):
-        self.store, self.limits = store, limits
-        self.crew = crew or Crew(limits.workers, limits.waiting, limits.seconds)
-        self.claims = crew or Crew(1, limits.waiting, limits.claim_seconds)
+    def __init__(self, store: Path, limits: Limits, shelf: Shelf | None = None, crew: Any = None):
+        self.store, self.limits, self.shelf = store, limits, shelf
+        kept = {} if shelf is None else shelf.environment()
+        self.crew = crew or Crew(
+            limits.workers,
+            limits.waiting,
+            limits.seconds,
+            chores=() if shelf is None else CHORES,
+            done=self._keep_first,
+            environment=kept,
+        )
+        self.claims = crew or Crew(1, limits.waiting, limits.claim_seconds, environment=kept)
+        self.first: dict[Any, bytes] = {}
         self.kept: OrderedDict[Any, bytes] = OrderedDict()
         self.listening = 0
-        self.background: asyncio.Task | None = None
 
-    def start(self, warm: bool) -> None:
+    def start(self) -> None:
         self.crew.start()
         if self.claims is not self.crew:
             self.claims.start()
-        self.background = asyncio.create_task(self._prepare(warm))
+        if self.shelf is not None:
+            for job, given in CHORES:
+                body = self.shelf.get(_name(job, given))
+                if body is not None:
+                    self.first[_key(job, **given)] = body
 
-    async def _prepare(self, warm: bool) -> None:
-        """The forms first, then programs: whoever asks meanwhile goes before (rank 0)."""
-        await self._ahead("views", 1)
-        if warm:
-            jobs = [self._ahead("warm", rank, name=name) for rank, name in enumerate(VIEWS, 2)]
-            await asyncio.gather(*jobs, self._ahead("ledger", 9))
-
-    async def _ahead(self, job: str, rank: int, **given: str) -> None:
-        with contextlib.suppress(Overrun, RuntimeError):  # it is only to be faster later
-            status, body = await self.crew.ask(job, rank=rank, **given)
-            if status == 200 and job != "warm":
-                self.kept[job] = body
+    def _keep_first(self, job: str, given: dict[str, Any], reply: Reply) -> None:
+        status, body = reply
+        if status == 200:
+            self.first[_key(job, **given)] = body
+            if self.shelf is not None:
+                self.shelf.put(_name(job, given), body)
 
     async def stop(self) -> None:
-        if self.background is not None:
-            self.background.cancel()
         await self.crew.stop()
         if self.claims is not self.crew:
             await self.claims.stop()
@@ -135,15 +146,14 @@ class Desk:
         return FileResponse(plotly_js.path(), media_type="text/javascript", headers=headers)
 
     async def views(self, request: Request) -> Response:
-        return await self._kept("views", lambda: self.crew.ask("views"))
+        return await self._kept("views")
 
     async def view(self, request: Request) -> Response:
         name, query = request.path_params["name"], request.query_params.multi_items()
-        key = ("view", name, tuple(sorted(query)))
-        return await self._kept(key, lambda: self.crew.ask("view", name=name, query=query))
+        return await self._kept("view", name=name, query=query)
 
     async def ledger(self, request: Request) -> Response:
-        return await self._kept("ledger", lambda: self.crew.ask("ledger"))
+        return await self._kept("ledger")
 
     async def claim(self, request: Request) -> Response:
         name = "{paper}/{claim}".format(**request.path_params)
@@ -179,12 +189,15 @@ class Desk:
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 
-    async def _kept(self, key: Any, ask: Callable[[], Awaitable[Reply]]) -> Response:
+    async def _kept(self, job: str, **given: Any) -> Response:
         """The reply of before, if it is the same question."""
+        key = _key(job, **given)
+        if key in self.first:
+            return Response(self.first[key], media_type="application/json")
         if key in self.kept:
             self.kept.move_to_end(key)
             return Response(self.kept[key], media_type="application/json")
-        response = await self._reply(ask)
+        response = await self._reply(lambda: self.crew.ask(job, **given))
         if response.status_code == 200:
             self.kept[key] = bytes(response.body)
             if len(self.kept) > self.limits.cached:
@@ -201,6 +214,14 @@ class Desk:
         except RuntimeError as error:
             return refused(503, f"{error}: try again")
         return Response(body, status_code=status, media_type="application/json")
+
+
+def _key(job: str, name: str = "", query: Sequence[tuple[str, str]] = ()) -> Any:
+    return job, name, tuple(sorted(query))
+
+
+def _name(job: str, given: dict[str, Any]) -> str:
+    return f"{given.get('name', job)}.json"
 
 
 def refused(status: int, why: str) -> Response:

@@ -4,7 +4,6 @@ Each job is a function of plain data that gives a status and JSON. The server it
 the heavy libraries: its first page is there at once.
 """
 
-import dataclasses
 import json
 import sys
 import traceback
@@ -36,9 +35,15 @@ def do(job: str, given: dict[str, Any]) -> Reply:
 
 
 def encoded(content: Any) -> bytes:
+    """JSON of dataclasses, arrays and plain data; what is not finite becomes null."""
+    import orjson
+
     from attnflow.runs.text import plain
 
-    return json.dumps(plain(content), allow_nan=False, separators=(",", ":")).encode()
+    try:
+        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:  # whole numbers beyond 64 bits, in the config of a run
+        return json.dumps(plain(content), allow_nan=False).encode()
 
 
 def all_views() -> dict[str, Any]:
@@ -47,7 +52,7 @@ def all_views() -> dict[str, Any]:
     return {"views": [views.get(name).as_dict() for name in views.NAMES]}
 
 
-def view(name: str, query: list[tuple[str, str]]) -> dict[str, Any]:
+def view(name: str, query: list[tuple[str, str]]) -> Any:
     from attnflow.dynamics.flow import FlowError
     from attnflow.web import views
     from attnflow.web.fields import FieldError, blamed, read_query
@@ -63,7 +68,7 @@ def view(name: str, query: list[tuple[str, str]]) -> dict[str, Any]:
         raise Refused(400, str(error), blamed(chosen.fields, str(error))) from None
     except FlowError as error:
         raise Refused(422, str(error)) from None
-    return dataclasses.asdict(answer)
+    return answer
 
 
 def ledger() -> dict[str, Any]:
@@ -178,12 +183,6 @@ def run(store: str, name: str) -> dict[str, Any]:
     }
 
 
-def warm(name: str) -> dict[str, Any]:
-    """Compile what the first look at a view needs."""
-    view(name, [])
-    return {}
-
-
 JOBS = {
     "views": all_views,
     "view": view,
@@ -191,5 +190,4 @@ JOBS = {
     "claim": claim,
     "runs": runs,
     "run": run,
-    "warm": warm,
 }

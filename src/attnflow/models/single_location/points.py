@@ -79,7 +79,7 @@ def _all_numbers(first, moves, leading: int):
     return jax.vmap(lambda move: _numbers(first ^ move[:, None], leading))(moves)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=16)
 def sobol(
     leading: int,
     normals: int,

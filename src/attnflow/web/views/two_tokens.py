@@ -26,7 +26,8 @@ from attnflow.web.views import View, picked
 
 PHASE_COLORS = {"heating": 3, "forging": 2, "reheating": 1}
 DASHES = ("", "dash")  # equal gaps stay equal: both must be seen
-RESOLUTION = 200  # of the search for critical points; the command searches ten times finer
+POINTS = 120  # of the curves
+RESOLUTION = 120  # of the search for critical points; the command searches far finer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Clock:
 def compute(values: dict[str, Any]) -> Answer:
     model = TwoToken(**picked(TwoToken, values))
     t1 = values["t1"]
-    flow = gradient_flow(model, t1)
+    flow = gradient_flow(model, t1, points=POINTS)
     critical = model.critical_points(points=RESOLUTION)
     time = flow.time.values[1:]  # a logarithmic axis has no zero
     clock = Axis("time t", log=True)
