@@ -40,6 +40,14 @@ def test_a_port_that_is_taken(capsys):
     assert "--port 0 takes a free port" in capsys.readouterr().err
 
 
+def test_replies_do_not_wait_for_acknowledgements():
+    """asyncio turns Nagle's algorithm off only where a socket says that it is TCP."""
+    from attnflow.cli.serve import listening
+
+    with listening("127.0.0.1", 0) as place:
+        assert place.proto == socket.IPPROTO_TCP
+
+
 def test_the_extra_is_named_when_it_is_missing(capsys, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(

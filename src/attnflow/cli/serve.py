@@ -53,7 +53,8 @@ def run(arguments: list[str]) -> int:
 
 def listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    place = socket.socket(family, socket.SOCK_STREAM)
+    # Named, or asyncio does not know it for TCP and each reply waits 40 ms for an acknowledgement.
+    place = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         place.bind((host, port))

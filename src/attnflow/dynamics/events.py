@@ -112,20 +112,19 @@ def _event_values(event, model, keys, states, path, lead):
 
 @eqx.filter_jit
 def _refine(event, models, keys, bracket, states, tolerances, path, lead):
-    """Regula falsi (Illinois) for g(s) = event at clock s, each g by integration from the
-    bracket's start."""
+    """Regula falsi (Illinois) for g(s) = event at clock s, each g by integration from the left end
+    of what is left of the bracket."""
 
     def one(model, key, bracket, state):
         system = system_of(model, key, path)
-        low = bracket[0]
 
-        def at(s):
+        def at(s, left, state):
             solution = dfx.diffeqsolve(
                 dfx.ODETerm(system.clock_field),
                 dfx.Dopri8(),
-                t0=low,
+                t0=left,
                 t1=s,
-                dt0=s - low,  # mostly one step does
+                dt0=s - left,  # mostly one step does
                 y0=state,
                 stepsize_controller=dfx.PIDController(
                     rtol=jnp.minimum(tolerances[0], 1e-12), atol=jnp.minimum(tolerances[1], 1e-14)
@@ -138,11 +137,11 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
             return jax.tree.map(lambda x: x[0], solution.ys)
 
         def step(carry):
-            left, right, g_left, g_right, moved, before, _, _, count = carry
+            left, right, g_left, g_right, y_left, moved, before, _, _, count = carry
             secant = (left * g_right - right * g_left) / (g_right - g_left)
             inside = (secant > left) & (secant < right)
             s = jnp.where(inside, secant, 0.5 * (left + right))
-            y = at(s)
+            y = at(s, left, y_left)
             g = event.value(system, y)
             side = jnp.where(jnp.sign(g) == jnp.sign(g_left), -1, 1)  # the end that s replaces
             kept = jnp.where(side == moved, 0.5, 1.0)  # twice the same: the other end weighs less
@@ -151,6 +150,7 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
                 jnp.where(side < 0, right, s),
                 jnp.where(side < 0, g, kept * g_left),
                 jnp.where(side < 0, kept * g_right, g),
+                jax.tree.map(lambda new, old: jnp.where(side < 0, new, old), y, y_left),
                 side,
                 s,
                 jnp.abs(s - before),
@@ -159,12 +159,13 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
             )
 
         def unfinished(carry):
-            left, right, g_left, g_right, _, _, change, _, count = carry
+            left, right, g_left, g_right, _, _, _, change, _, count = carry
             wide = jnp.minimum(right - left, change) > FINEST * (1 + jnp.abs(right))
             return wide & (g_left != 0) & (g_right != 0) & (count < REFINEMENTS)
 
         none = jnp.zeros((), int)
-        start = (*bracket, none, low, bracket[1] - low, state, none)
+        low, high, *_ = bracket
+        start = (*bracket, state, none, low, high - low, state, none)
         *_, s, _, y, _ = jax.lax.while_loop(unfinished, step, start)
         return system.time(s, y), system.observe(y)[event.observable]
 
@@ -198,8 +199,10 @@ class CriticalPoints(NamedTuple):
 LARGE_GAPS = 60.0
 
 
-def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoints:
-    """All critical points of |M|² of a `TwoToken` flow.
+def two_token_critical_points(
+    model: Any, *, points: int = 2000, rtol: float = 1e-12, solver: str = "explicit"
+) -> CriticalPoints:
+    """All critical points of |M|² of a `TwoToken` flow, to `rtol`.
 
     Complete, up to the resolution `points` on the path's own clock: the flow is followed until both
     logit gaps are negative. That region cannot be left, and d|M|²/dt = −2 Σ ξ_i ∂ℒ/∂ξ_i is positive
@@ -207,7 +210,7 @@ def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoin
     """
     from attnflow.dynamics.flow import SOLVERS, _raise_on_failure, _solve
 
-    tolerances = (np.float64(1e-12), np.float64(1e-13))
+    tolerances = (np.float64(rtol), np.float64(0.1 * rtol))
     gaps = abs(model.c0) + abs(model.c1) + 1
     # Of the right order, so that few attempts are needed; but the times of a path that is too long
     # overflow where gaps are large, and then it is approached from below.
@@ -217,7 +220,7 @@ def two_token_critical_points(model: Any, *, points: int = 2000) -> CriticalPoin
         while True:
             grid = np.linspace(0, length, points)
             solved = _solve(
-                lifted, None, grid, tolerances, SOLVERS["explicit"], 100_000, "arc", lead=False
+                lifted, None, grid, tolerances, SOLVERS[solver], 100_000, "arc", lead=False
             )
             _raise_on_failure(solved, grid[-1], lead=False)
             if (solved["observed"]["xi"][-1] < 0).all():

@@ -38,8 +38,8 @@ class Crew:
     """`workers` processes, each doing one job at a time, and at most `waiting` jobs in line.
 
     `do(job, given)` is a function of a module. Every worker does all of `chores`, jobs too: the
-    first at once, each other after it had nothing to do for `idle` seconds, and one worker at a
-    time; `done(job, given, reply)` hears of each. Used from one event loop, between `start` and
+    first at once, each other after it had nothing to do for `idle` seconds and while no other is
+    busy; `done(job, given, reply)` hears of each. Used from one event loop, between `start` and
     `stop`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Crew:
         self.line: asyncio.Queue = asyncio.Queue()
         self.tasks: list[asyncio.Task] = []
         self.hands = [Worker(do, environment) for _ in range(workers)]
-        self.chore_under_way = False
+        self.busy = 0  # workers that do more than wait
 
     def start(self) -> None:
         self.threads = ThreadPoolExecutor(self.size)
@@ -87,10 +87,8 @@ class Crew:
             try:
                 job = await asyncio.wait_for(self.line.get(), self.idle if chores else None)
             except TimeoutError:
-                if not self.chore_under_way:
-                    self.chore_under_way = True
+                if not self.busy:
                     await self._chore(hand, *chores.popleft())
-                    self.chore_under_way = False
             else:
                 await self._answer(hand, *job)
 
@@ -112,7 +110,11 @@ class Crew:
 
     async def _converse(self, hand: "Worker", job: str, given: dict[str, Any]) -> Reply:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, hand.converse, job, given, self.seconds)
+        self.busy += 1
+        try:
+            return await loop.run_in_executor(self.threads, hand.converse, job, given, self.seconds)
+        finally:
+            self.busy -= 1
 
 
 class Worker:

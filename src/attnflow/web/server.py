@@ -198,7 +198,9 @@ class Desk:
             self.kept.move_to_end(key)
             return Response(self.kept[key], media_type="application/json")
         response = await self._reply(lambda: self.crew.ask(job, **given))
-        if response.status_code == 200:
+        if response.status_code == 200 and key in FIRST:
+            self._keep_first(job, given, (200, bytes(response.body)))
+        elif response.status_code == 200:
             self.kept[key] = bytes(response.body)
             if len(self.kept) > self.limits.cached:
                 self.kept.popitem(last=False)
@@ -218,6 +220,9 @@ class Desk:
 
 def _key(job: str, name: str = "", query: Sequence[tuple[str, str]] = ()) -> Any:
     return job, name, tuple(sorted(query))
+
+
+FIRST = {_key(job, **given) for job, given in CHORES}
 
 
 def _name(job: str, given: dict[str, Any]) -> str:

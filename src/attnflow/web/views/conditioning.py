@@ -86,8 +86,8 @@ def of_student(task: StudentTeacher, values: dict[str, Any]) -> tuple[list[Plot]
     steps, name = recorded_steps(values["steps"], RECORDS), values["optimizer"]
     other = name.replace("_", " ")
     runs = {
-        "gradient descent": descents(model, _sgd, rate, steps),
-        other: descents(model, OPTIMIZERS[name], rate, steps),
+        "gradient descent": descents(model, _sgd, [rate], steps)[0],
+        other: descents(model, OPTIMIZERS[name], [rate], steps)[0],
     }
     for each, run in runs.items():
         if not np.isfinite(run["loss"]).all():

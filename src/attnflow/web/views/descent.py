@@ -4,7 +4,7 @@
 model. Here the optimizer is made inside the program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -24,20 +24,23 @@ def recorded_steps(steps: int, records: int) -> np.ndarray:
 
 
 def descents(
-    model: Model, make: Callable[..., Any], numbers: dict[str, float], steps: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Observables at the given steps, the first of which is 0. `make(model, **numbers)` gives the
-    optimizer; it must be a function of a module, or every call compiles."""
+    model: Model, make: Callable[..., Any], numbers: Sequence[dict[str, float]], steps: np.ndarray
+) -> list[dict[str, np.ndarray]]:
+    """Of each set of numbers, the observables at the given steps, the first of which is 0.
+    `make(model, **numbers)` gives the optimizer; it must be a function of a module, or every call
+    compiles."""
     with jax.enable_x64(True):
-        given = {name: np.float64(x) for name, x in numbers.items()}
-        found = _run(traced(model), make, given, np.diff(steps))
-        return jax.tree.map(np.asarray, found)
+        given = {name: np.array([x[name] for x in numbers], float) for name in numbers[0]}
+        found = jax.tree.map(np.asarray, _run(traced(model), make, given, np.diff(steps)))
+    return [{name: x[i] for name, x in found.items()} for i in range(len(numbers))]
 
 
 @eqx.filter_jit
 def _run(model, make, numbers, counts):
-    optimizer = make(model, **numbers)
+    return jax.vmap(lambda one: _descent(model, make(model, **one), counts))(numbers)
 
+
+def _descent(model, optimizer, counts):
     def step(_, state):
         params, memory = state
         updates, memory = optimizer.update(jax.grad(model.loss)(params), memory, params)

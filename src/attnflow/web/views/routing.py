@@ -39,13 +39,12 @@ def _alternating(model, rate):
 
 
 def followed(model, steps: np.ndarray, rate: float, factor: float) -> dict[str, dict]:
-    """Each schedule's observables; the uniform one is the em-like one at equal speeds, and so needs
-    no program of its own."""
-    return {
-        "uniform": descents(model, _em, {"rate": rate, "factor": 1.0}, steps),
-        "em": descents(model, _em, {"rate": rate, "factor": factor}, steps),
-        "alternating": descents(model, _alternating, {"rate": rate}, steps),
-    }
+    """Each schedule's observables; the uniform one is the em-like one at equal speeds, so that both
+    are one program."""
+    speeds = [{"rate": rate, "factor": each} for each in (1.0, factor)]
+    uniform, em = descents(model, _em, speeds, steps)
+    (by_turns,) = descents(model, _alternating, [{"rate": rate}], steps)
+    return {"uniform": uniform, "em": em, "alternating": by_turns}
 
 
 SCHEDULES = ("uniform", "em", "alternating")

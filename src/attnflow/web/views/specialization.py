@@ -19,7 +19,7 @@ from attnflow.web.fields import Choice, Marks, Slider
 from attnflow.web.views import View, picked
 
 MOST_HEADS = 6
-POINTS = 60
+POINTS = 40
 
 
 @dataclasses.dataclass(frozen=True)

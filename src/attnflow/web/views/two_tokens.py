@@ -26,8 +26,9 @@ from attnflow.web.views import View, picked
 
 PHASE_COLORS = {"heating": 3, "forging": 2, "reheating": 1}
 DASHES = ("", "dash")  # equal gaps stay equal: both must be seen
-POINTS = 120  # of the curves
-RESOLUTION = 120  # of the search for critical points; the command searches far finer
+QUICK: dict[str, Any] = {"rtol": 1e-9, "solver": "quick"}
+POINTS = 100  # of the curves
+RESOLUTION = 100  # of the search for critical points; the command searches far finer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Clock:
 def compute(values: dict[str, Any]) -> Answer:
     model = TwoToken(**picked(TwoToken, values))
     t1 = values["t1"]
-    flow = gradient_flow(model, t1, points=POINTS)
-    critical = model.critical_points(points=RESOLUTION)
+    flow = gradient_flow(model, t1, points=POINTS, atol=1e-11, **QUICK)
+    critical = model.critical_points(points=RESOLUTION, **QUICK)
     time = flow.time.values[1:]  # a logarithmic axis has no zero
     clock = Axis("time t", log=True)
     seen = critical.times <= t1
