@@ -273,8 +273,18 @@ def test_the_ledger_is_filtered_and_a_claim_is_run(page):
     card = page.locator("article[data-id='conditioning/lemma-1']")
     card.get_by_role("button", name="Run it").click()
     card.get_by_text("found now").wait_for()
+    assert card.get_by_role("button").count() == 1  # what holds has no counterexample
     page.go_back()
     page.wait_for_function("() => document.querySelector('#verdict').value === ''")
+
+
+def test_a_counterexample_is_one_click(page):
+    page.goto("/?view=ledger&search=lemma-b.1b-proof")
+    card = page.locator("article[data-id='polarization/lemma-b.1b-proof']")
+    card.get_by_role("button", name="Run its counterexample").click()
+    card.locator(".printed").wait_for()
+    assert card.locator(".printed").inner_text().strip() == "False"
+    assert card.get_by_text("Counterexample:").count() == 1
 
 
 IDS = "(cards) => cards.map((card) => card.dataset.id)"

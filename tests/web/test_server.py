@@ -16,6 +16,7 @@ from attnflow.web.crew import Busy, Overrun
 from attnflow.web.guard import Limits
 from attnflow.web.progress import Watch, events
 from attnflow.web.server import STATIC, VIEWS, create_app
+from attnflow.web.work import perform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,6 +255,27 @@ def test_a_claim_is_run(client):
     row = client.post("/api/ledger/conditioning/lemma-1", headers=JSON, content="{}").json()
     assert (row["verdict"], row["recorded"]) == ("holds", "holds")
     assert row["cases"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("polarization/lemma-b.1b-proof", "False"),
+        ("u_shape/symmetric-start", "the squared norm: U"),
+    ],
+)
+def test_a_counterexample_is_run(client, name, printed):
+    reply = client.post(f"/api/ledger/{name}/counterexample", headers=JSON, content="{}").json()
+    assert printed in reply["printed"]
+
+
+def test_only_counterexamples_of_claims_are_run(client):
+    for name, status in (("conditioning/lemma-1", 422), ("nothing/here", 404)):
+        reply = client.post(f"/api/ledger/{name}/counterexample", headers=JSON, content="{}")
+        assert reply.status_code == status
+    assert client.get("/api/ledger/conditioning/lemma-1/counterexample").status_code == 405
+    with pytest.raises(ValueError, match="neither Python nor attnflow"):
+        perform("rm -rf nothing")
 
 
 def test_a_slow_claim_is_not(client):

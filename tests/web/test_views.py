@@ -15,6 +15,7 @@ from attnflow.web import views
 from attnflow.web.views.conditioning import of_row
 from attnflow.web.views.descent import recorded_steps
 from attnflow.web.views.two_tokens import form
+from attnflow.web.work import Refused
 from attnflow.web.work import view as answer_of
 from tests.oracles import jacobian
 
@@ -87,8 +88,12 @@ def test_the_python_lines_run(name):
 @pytest.mark.parametrize("loss", ["logistic", "square"])
 @pytest.mark.parametrize("map_name", views.get("polarization").controls["map"].options)  # type: ignore
 def test_every_map_and_loss_is_answered(map_name, loss):
-    found = answer_of("polarization", [("map", map_name), ("loss", loss), ("t1", "100")])
-    assert len(found["plots"]) in (3, 4)
+    query = [("map", map_name), ("loss", loss), ("t1", "100")]
+    if loss == "logistic" and map_name in ("abs_normalized", "linear_normalized"):
+        with pytest.raises(Refused, match="the flow stopped at t"):  # a weight's sign jumps
+            answer_of("polarization", query)
+    else:
+        assert len(answer_of("polarization", query).plots) in (3, 4)
 
 
 def test_the_contours_are_the_norm(rng):

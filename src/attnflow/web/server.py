@@ -4,7 +4,8 @@ GET  /                          the page; its query is the state of a view
 GET  /static/NAME, /plotly.js   its parts
 GET  /api/views                 forms of the views
 GET  /api/view/NAME?FIELD=…     one computation
-GET  /api/ledger                every claim;  POST /api/ledger/PAPER/CLAIM  runs one
+GET  /api/ledger                every claim
+POST /api/ledger/PAPER/CLAIM    runs one; with /counterexample, the lines that refute it
 GET  /api/runs?filter=…         the store;    /api/runs/NAME  one run
 GET  /api/progress              server-sent events
 GET  /report/NAME               a page that `attnflow diagnose` left in the store
@@ -75,6 +76,9 @@ def create_app(
             Route("/api/view/{name}", desk.view),
             Route("/api/ledger", desk.ledger),
             Route("/api/ledger/{paper}/{claim}", desk.claim, methods=["POST"]),
+            Route(
+                "/api/ledger/{paper}/{claim}/counterexample", desk.counterexample, methods=["POST"]
+            ),
             Route("/api/runs", desk.runs),
             Route("/api/runs/{name}", desk.run),
             Route("/api/progress", desk.progress),
@@ -158,6 +162,10 @@ class Desk:
     async def claim(self, request: Request) -> Response:
         name = "{paper}/{claim}".format(**request.path_params)
         return await self._reply(lambda: self.claims.ask("claim", name=name))
+
+    async def counterexample(self, request: Request) -> Response:
+        name = "{paper}/{claim}".format(**request.path_params)
+        return await self._reply(lambda: self.claims.ask("counterexample", name=name))
 
     async def runs(self, request: Request) -> Response:
         filters = [x for x in request.query_params.getlist("filter") if x.strip()]

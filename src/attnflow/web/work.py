@@ -4,7 +4,11 @@ Each job is a function of plain data that gives a status and JSON. The server it
 the heavy libraries: its first page is there at once.
 """
 
+import contextlib
+import functools
+import io
 import json
+import shlex
 import sys
 import traceback
 import warnings
@@ -13,6 +17,7 @@ from typing import Any
 
 Reply = tuple[int, bytes]
 MOST_RUNS = 200  # of a list
+MOST_PRINTED = 20_000  # characters
 MOST_POINTS = 500  # of a curve
 
 
@@ -98,18 +103,57 @@ def ledger() -> dict[str, Any]:
 
 
 def claim(name: str) -> dict[str, Any]:
-    from attnflow.papers.ledger import select, verify
+    if _chosen(name).slow:
+        raise Refused(
+            422, f"this claim trains networks or reads large models: attnflow verify {name} --slow"
+        )
+    row = _verified(name)
+    return row.as_dict() | {"note": row.note}
+
+
+def counterexample(name: str) -> dict[str, Any]:
+    """What the claim's own line prints. It comes from the claim: a visitor only names it."""
+    _chosen(name)
+    line = (_verified(name).finding.counterexample or {}).get("run")
+    if line is None:
+        raise Refused(422, "this claim has no counterexample to run: its check shows the numbers")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        perform(line)
+    return {"run": line, "printed": printed.getvalue()[:MOST_PRINTED]}
+
+
+def perform(line: str) -> None:
+    """`python -c CODE` or `attnflow …`, in this process."""
+    from attnflow.cli import main
+
+    first, *words = shlex.split(line)
+    if first == "attnflow":
+        main(words)
+    elif first == "python" and words[0] == "-c" and len(words) == 2:
+        exec(words[1], {})
+    else:
+        raise ValueError(f"neither Python nor attnflow: {line}")
+
+
+def _chosen(name: str) -> Any:
+    from attnflow.papers.ledger import select
 
     try:
         (chosen,) = select(name)
     except ValueError as error:
         raise Refused(404, str(error)) from None
-    if chosen.slow:
-        raise Refused(
-            422, f"this claim trains networks or reads large models: attnflow verify {name} --slow"
-        )
-    (row,) = verify([chosen])
-    return row.as_dict() | {"note": row.note}
+    return chosen
+
+
+@functools.lru_cache(maxsize=64)
+def _verified(name: str) -> Any:
+    """The row of a claim; of a slow one, that of its last run."""
+    from attnflow.papers.ledger import verify
+
+    (row,) = verify([_chosen(name)])
+    return row
 
 
 def runs(store: str, filters: list[str]) -> dict[str, Any]:
@@ -188,6 +232,7 @@ JOBS = {
     "view": view,
     "ledger": ledger,
     "claim": claim,
+    "counterexample": counterexample,
     "runs": runs,
     "run": run,
 }

@@ -30,7 +30,7 @@ export function ledgerView(root, remember) {
     make("h1", {}, "Ledger"),
     make("p", { class: "intro" },
       "Every statement of the papers as a check with a verdict. Verdicts are the recorded ones; ",
-      "run a claim to see what it finds here and now, and its counterexample."),
+      "run a claim to see what it finds here and now, or its counterexample."),
     make("form", { class: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() },
       labelled("Paper", paper), labelled("Verdict", verdict), labelled("Words", search)),
     count, list);
@@ -77,7 +77,12 @@ export function ledgerView(root, remember) {
   function card(claim) {
     const badge = make("span", { class: `verdict ${claim.verdict}` }, words(claim.verdict));
     const found = make("div", { class: "finding", "aria-live": "polite" });
-    const button = make("button", { type: "button", onclick: run }, "Run it");
+    const button = make("button", { type: "button", onclick: () => run(false) }, "Run it");
+    const refute = make("button", { type: "button", onclick: () => run(true) }, "Run its counterexample");
+    const buttons = make("p", { class: "buttons" }, button);
+    const wrong = ["holds_corrected", "refuted"].includes(claim.verdict);
+    if (wrong && (!claim.slow || claim.finding?.counterexample?.run)) buttons.append(refute);
+    let row = claim.slow ? claim.finding : null, note = `found on ${claim.date}`;
     if (claim.slow) button.disabled = true;
     if (claim.finding)
       found.append(...finding(claim.finding, `found on ${claim.date}`));
@@ -85,16 +90,23 @@ export function ledgerView(root, remember) {
       found.append(make("p", { class: "soft" }, "Trains networks or reads large models: ",
         make("code", {}, `attnflow verify ${claim.id} --slow`)));
 
-    async function run() {
-      button.disabled = true;
+    const post = (path) => ask(`/api/ledger/${claim.id}${path}`,
+      { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
+
+    async function run(refuting) {
+      button.disabled = refute.disabled = true;
       found.replaceChildren(make("p", { class: "soft" }, "Running…"));
-      const row = await ask(`/api/ledger/${claim.id}`,
-        { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
-      button.disabled = false;
-      if (row.error) return found.replaceChildren(make("p", { class: "error" }, row.error));
-      const changed = row.verdict === row.recorded ? "" : `, recorded as ${words(row.recorded)}`;
-      const note = row.note || `found now, in ${row.seconds} s${changed}`;
-      return found.replaceChildren(...finding(row, note));
+      const reply = claim.slow ? row : await post("");
+      if (!reply.error && !claim.slow) {
+        const changed = reply.verdict === reply.recorded ? "" : `, recorded as ${words(reply.recorded)}`;
+        note = reply.note || `found now, in ${reply.seconds} s${changed}`;
+        row = reply;
+      }
+      const more = refuting && !reply.error ? await post("/counterexample") : {};
+      button.disabled = Boolean(claim.slow);
+      refute.disabled = false;
+      found.replaceChildren(...(reply.error ? [] : finding({ ...row, printed: more.printed }, note)));
+      for (const { error } of [reply, more]) if (error) found.append(make("p", { class: "error" }, error));
     }
 
     const given = claim.hypotheses
@@ -102,7 +114,7 @@ export function ledgerView(root, remember) {
     return make("article", { class: "claim", "data-id": claim.id },
       make("h2", {}, badge, " ", make("code", {}, claim.id)),
       make("p", { class: "soft" }, `${claim.where} · ${claim.kind}`),
-      make("p", { class: "statement" }, ...typeset(claim.statement)), ...given, found, button);
+      make("p", { class: "statement" }, ...typeset(claim.statement)), ...given, found, buttons);
   }
 
   function finding(row, note) {
@@ -116,6 +128,8 @@ export function ledgerView(root, remember) {
       parts.push(make("p", {}, make("b", {}, "Counterexample: "), ...(pairs.length
         ? [pairs.map(([key, value]) => `${key} = ${format(value)}`).join(", ")] : ["see it:"])));
       if (again) parts.push(make("pre", {}, make("code", {}, again)));
+      if (row.printed !== undefined)
+        parts.push(make("p", { class: "soft" }, "prints"), make("pre", { class: "printed" }, row.printed));
     }
     return parts;
   }

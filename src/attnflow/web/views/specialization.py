@@ -19,12 +19,13 @@ from attnflow.web.fields import Choice, Marks, Slider
 from attnflow.web.views import View, picked
 
 MOST_HEADS = 6
-POINTS = 40
+POINTS = 60
 
 
 @dataclasses.dataclass(frozen=True)
 class Watched:
     t1: Annotated[float, Doc("final time: step size × steps")] = 100.0
+    points: Annotated[int, Doc("output times, even in t")] = 100
     pruned: Annotated[tuple[int, ...], Doc("heads taken out at the end; click a head")] = ()
 
 
@@ -77,11 +78,11 @@ def compute(values: dict[str, Any]) -> Answer:
         whole, left = pruned_risks(model, flow, pruned)
         facts.append(Fact(f"risk without head {', '.join(map(str, pruned))}", left))
         facts.append(Fact("what they were worth", left - whole))
-    given = picked(HeadsTask, values)
+    given, shown = picked(HeadsTask, values), values | {"pruned": (), "points": POINTS}
     return Answer(
         plots,
         facts,
-        command("single_location", (HeadsTask, given), (Watched, values | {"pruned": ()})),
+        command("single_location", (HeadsTask, given), (Watched, shown)),
         "import attnflow as af, numpy as np\n\n"
         f"model = {call('af.single_location.HeadsTask', HeadsTask, given)}.model()\n"
         f"times = np.linspace(0, {t1!r}, {POINTS})\n"
