@@ -89,6 +89,7 @@ def test_the_second_call_does_not_compile():
     af.gradient_flow(PAIR, 10.0, points=7)
     before = flow_module._compiled_solve._cached._cache_size()
     af.gradient_flow(af.TwoToken(p=-0.5, c0=1.0, c1=9.0), 99.0, points=7, rtol=1e-8)
+    af.gradient_flow(af.TwoToken(p=0, c0=3, c1=2), 10, points=7)  # whole numbers are numbers too
     assert flow_module._compiled_solve._cached._cache_size() == before
 
 

@@ -153,6 +153,22 @@ def test_the_natural_metric_is_the_sum_of_softmax_jacobians():
     np.testing.assert_allclose(metric @ np.asarray(step["p"]), gradient["p"], rtol=1e-6, atol=1e-12)
 
 
+def test_what_no_score_depends_on_keeps_its_gradient():
+    model = af.StudentTeacher(d=5, n=6, samples=40, trained=("p", "v"), seed=3).model()
+    alone = af.StudentTeacher(d=5, n=6, samples=40, trained=("p",), seed=3).model()
+    with jax.enable_x64(True):
+        params = model.init()
+        gradient = jax.grad(model.loss)(params)
+        natural = af.simplex_natural_gradient(model.scores)
+        step: Any = natural.update(gradient, optax.EmptyState(), params)[0]
+        only = {"p": params["p"]}
+        wanted: Any = af.simplex_natural_gradient(alone.scores).update(
+            {"p": gradient["p"]}, optax.EmptyState(), only
+        )[0]
+    np.testing.assert_allclose(step["v"], gradient["v"], rtol=1e-9)
+    np.testing.assert_allclose(step["p"], wanted["p"], rtol=1e-6)
+
+
 def test_bad_numbers_are_refused():
     with pytest.raises(ValueError, match="damping must be positive"):
         af.simplex_natural_gradient(lambda x: x, damping=0.0)

@@ -78,7 +78,8 @@ def simplex_natural_gradient(
     Jacobians: the natural gradient of attention rows as distributions.
 
     The gradient passes through one J on its way from the weights to the scores; this metric takes
-    exactly that factor back, so sparse rows move as fast as spread ones.
+    exactly that factor back, so sparse rows move as fast as spread ones. Parameters that no score
+    depends on keep their gradient.
     """
     positive("damping", damping)
 
@@ -92,7 +93,9 @@ def simplex_natural_gradient(
         return jnp.einsum("ri,rik,ril->kl", rows, centred, centred) / rows.shape[0]
 
     def update(updates, state, params=None):
-        return _solve(metric(params), damping, updates), state
+        matrix = metric(params)
+        unseen = jnp.diagonal(matrix) == 0
+        return _solve(matrix + jnp.diag(unseen.astype(matrix.dtype)), damping, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 

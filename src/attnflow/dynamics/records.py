@@ -1,7 +1,9 @@
 """From traced arrays to a labelled Dataset, and from plain numbers to traced ones."""
 
 import dataclasses
+import functools
 import json
+import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -28,10 +30,23 @@ def _lifted(value: Any) -> Any:
 
 
 def traced(model: Model) -> Model:
-    """The model with every float as a float64 array, so that a new value does not recompile."""
-    fields = fields_of(model).items()
+    """The model with every float as a float64 array, so that a new value does not recompile; also
+    whole numbers where a field is a float."""
+    real = _real_fields(type(model))
+    fields = fields_of(model) | {
+        name: float(x) for name, x in fields_of(model).items() if name in real and type(x) is int
+    }
     return type(model)(
-        **{name: value if name in model.shared else _lifted(value) for name, value in fields}
+        **{name: x if name in model.shared else _lifted(x) for name, x in fields.items()}
+    )
+
+
+@functools.cache
+def _real_fields(kind: type) -> frozenset[str]:
+    return frozenset(
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.type is float or float in typing.get_args(field.type)
     )
 
 

@@ -45,11 +45,13 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-    """`key`: where `command --json` prints the same value (dots go into objects)."""
+    """`key`: where `command --json` prints the same value (dots go into objects). `missing`: what
+    it means that the value, or a number in it, is not finite."""
 
     label: str
     value: Any
     key: str = ""
+    missing: str = "—"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 Reply = tuple[int, bytes]
 MOST_RUNS = 200  # of a list
+MOST_COLUMNS = 6
 MOST_PRINTED = 20_000  # characters
 MOST_POINTS = 500  # of a curve
 
@@ -168,16 +169,18 @@ def runs(store: str, filters: list[str]) -> dict[str, Any]:
         except ValueError as error:
             raise Refused(400, str(error), "filter") from None
     shown = entries[:MOST_RUNS]
-    columns = swept(shown) or fields(shown)
+    columns = sorted(  # first those that most runs have
+        swept(shown) or fields(shown), key=lambda x: -sum(x in entry.config for entry in shown)
+    )[:MOST_COLUMNS]
     return {
         "total": len(entries),
-        "columns": columns[:8],
+        "columns": columns,
         "runs": [
             {
                 "name": entry.name,
                 "experiment": entry.experiment,
                 "when": entry.when,
-                "config": {name: entry.config.get(name) for name in columns[:8]},
+                "config": {name: entry.config.get(name) for name in columns},
             }
             for entry in shown
         ],

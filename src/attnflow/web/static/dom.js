@@ -11,9 +11,11 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-export function format(value) {
-  if (value === null || value === undefined) return "never";
-  if (Array.isArray(value)) return value.length ? `[${value.map(format).join(", ")}]` : "none";
+// missing: the word for what is not there, or not finite.
+export function format(value, missing = "—") {
+  if (value === null || value === undefined) return missing;
+  if (Array.isArray(value))
+    return value.length ? `[${value.map((each) => format(each, missing)).join(", ")}]` : "none";
   if (typeof value === "object")
     return Object.entries(value).map(([key, item]) => `${key} = ${format(item)}`).join(", ");
   return typeof value === "number" ? numeral(Number(value.toPrecision(6))) : String(value);

@@ -126,7 +126,7 @@ export function ledgerView(root, remember) {
       const { run: again, ...facts } = row.counterexample;
       const pairs = Object.entries(facts);
       parts.push(make("p", {}, make("b", {}, "Counterexample: "), ...(pairs.length
-        ? [pairs.map(([key, value]) => `${key} = ${format(value)}`).join(", ")] : ["see it:"])));
+        ? typeset(pairs.map(([key, value]) => `${key} = ${format(value)}`).join(", ")) : ["see it:"])));
       if (again) parts.push(make("pre", {}, make("code", {}, again)));
       if (row.printed !== undefined)
         parts.push(make("p", { class: "soft" }, "prints"), make("pre", { class: "printed" }, row.printed));

@@ -73,7 +73,7 @@ export function runsView(root, remember) {
     });
     const when = new Date(1000 * run.when).toISOString().slice(0, 19).replace("T", " ");
     const cells = [make("code", {}, run.name.slice(0, 8)), run.experiment,
-      ...columns.map((name) => format(run.config[name])), when];
+      ...columns.map((name) => format(run.config[name], "")), when];
     return make("tr", {}, make("td", {}, box), ...cells.map((cell) => make("td", {}, cell)));
   }
 

@@ -73,7 +73,7 @@ export function explorerView(root, about, remember) {
     plots.classList.remove("old");
     facts.replaceChildren(...reply.facts.flatMap((fact) => [
       make("dt", {}, fact.label),
-      make("dd", { "data-key": fact.key }, format(fact.value)),
+      make("dd", { "data-key": fact.key }, format(fact.value, fact.missing)),
     ]));
     command.textContent = reply.command;
     python.textContent = reply.python;

@@ -129,7 +129,7 @@ def of_row(weights: np.ndarray) -> tuple[list[Plot], list[Fact]]:
     )
     ordered = np.sort(weights)
     keys = [f"key {i}" for i in range(len(weights))]
-    numbers = ("κ(J) at least", "κ(J)", "κ(J) at most", "κ(J²)", "printed for it")
+    numbers = ("at least", "κ(J)", "at most", "κ(J²)", "printed")
     plots = [
         Plot("The row", Axis(""), Axis("weight a", low=0), [bars(keys, weights, "a", 0)]),
         Plot(

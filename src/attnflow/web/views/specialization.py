@@ -70,8 +70,18 @@ def compute(values: dict[str, Any]) -> Answer:
     facts = [
         Fact("risk at the end", float(flow.loss[-1]), "loss"),
         Fact("Bayes risk", best, "heads.bayes_risk"),
-        Fact("the mean is learned at τ", unspecialized_time(times, m, mean), "heads.mean_learned"),
-        Fact("heads part at τ, by feature", split_times(times, m).tolist(), "heads.split_times"),
+        Fact(
+            "the mean is learned at τ",
+            unspecialized_time(times, m, mean),
+            "heads.mean_learned",
+            "never",
+        ),
+        Fact(
+            "heads part at τ, by feature",
+            split_times(times, m).tolist(),
+            "heads.split_times",
+            "never",
+        ),
         Fact("groups of heads", head_groups(m[-1]), "heads.groups"),
     ]
     if pruned:

@@ -51,7 +51,9 @@ def compute(values: dict[str, Any]) -> Answer:
         if each.start < t1 and each.end > time[0]
     ]
     xi, sigma = flow.xi.values[1:], flow.sigma.values[1:]
-    norm = line(time, flow.norm2.values[1:], "|M|²", 0)
+    at, height = np.append(time, critical.times[seen]), flow.norm2.values[1:]
+    order, height = np.argsort(at), np.append(height, critical.norm2[seen])
+    norm = line(at[order], height[order], "|M|²", 0)  # through its turns, however sharp
     plots = [
         Plot("Norm of the interaction matrix", clock, Axis("|M|²"), [*phases, norm, turns]),
         Plot("Path in the (a, b) plane, over |M|²", Axis("a"), Axis("b"), plane(model, flow)),
