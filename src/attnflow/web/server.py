@@ -103,6 +103,7 @@ class Desk:
             chores=() if shelf is None else CHORES,
             done=self._keep_first,
             environment=kept,
+            pinned=True,
         )
         self.claims = crew or Crew(1, limits.waiting, limits.claim_seconds, environment=kept)
         self.first: dict[Any, bytes] = {}
