@@ -1,11 +1,12 @@
 """Worker processes: bounded in time and number, and replaced."""
 
 import asyncio
+import os
 import time
 
 import pytest
 
-from attnflow.web.crew import Busy, Crew, Overrun
+from attnflow.web.crew import FIRST_JOBS, Busy, Crew, Overrun
 from tests.web.jobs import do
 
 
@@ -86,6 +87,15 @@ def test_every_worker_does_the_chores():
             await asyncio.sleep(0.01)
 
     assert len(set(chores_with(story, workers=2))) == 4  # each says its process
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
+def test_a_pinned_worker_stays_on_one_core_after_its_first_jobs():
+    async def story(crew):
+        return [int((await crew.ask("cores"))[1].split()[2]) for _ in range(FIRST_JOBS + 1)]
+
+    counts = with_crew(story, pinned=True)
+    assert counts == [len(os.sched_getaffinity(0))] * FIRST_JOBS + [1]
 
 
 def test_a_chore_that_fails_is_let_go():

@@ -6,6 +6,7 @@ nobody asks, workers do chores: they import and compile what will be asked.
 
 import asyncio
 import contextlib
+import itertools
 import multiprocessing
 import os
 import resource
@@ -23,6 +24,7 @@ from attnflow.web.work import Reply
 Do = Callable[[str, dict[str, Any]], Reply]
 MEMORY = 3 << 30  # bytes of a worker beyond which it is replaced, when it has answered
 ONE_CORE = {"OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "NPROC": "1"}
+FIRST_JOBS = 8
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -174,14 +176,20 @@ class Worker:
 def _work(pipe: Connection, do: Do, environment: dict[str, str], core: int | None) -> None:
     """Jobs in, replies and the memory used so far out, until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends us
-    if core is not None and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[core % len(cores)]})
     for name, value in (environment | ONE_CORE).items():
         os.environ.setdefault(name, value)
     with contextlib.suppress(EOFError, OSError):
-        while True:
+        for number in itertools.count():
             job, given = pipe.recv()
+            if core is not None and number == FIRST_JOBS:
+                _stay_on(core)
             reply = do(job, given)
             used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
             pipe.send((reply, used))
+
+
+def _stay_on(core: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # Linux only
+        cores = sorted(os.sched_getaffinity(0))
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(thread), {cores[core % len(cores)]})

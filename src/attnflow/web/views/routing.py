@@ -14,7 +14,7 @@ from attnflow.web.fields import Choice, Moment, Slider
 from attnflow.web.views import View, picked
 from attnflow.web.views.descent import descents, recorded_steps
 
-RECORDS = 41
+RECORDS = 31
 
 
 @dataclasses.dataclass(frozen=True)
