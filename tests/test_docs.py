@@ -19,7 +19,7 @@ from attnflow.papers import gallery, ledger, papers_with
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-MARKS = ("not run: ", "slow: ")
+MARK = "not run: "
 CODE = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>python|console)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -33,7 +33,7 @@ SECTIONS = {
 
 
 class Block(NamedTuple):
-    """`mark`: the comment just before it: why it is not run, or only among the slow tests."""
+    """`mark`: the comment just before it: why it is not run."""
 
     language: str
     code: str
@@ -42,11 +42,7 @@ class Block(NamedTuple):
 
     @property
     def left_out(self) -> bool:
-        return self.mark.startswith("not run: ")
-
-    @property
-    def slow(self) -> bool:
-        return self.mark.startswith("slow: ")
+        return self.mark.startswith(MARK)
 
 
 def blocks(path: Path) -> list[Block]:
@@ -61,10 +57,8 @@ def blocks(path: Path) -> list[Block]:
 
 def unwritten_mark(path: Path, code: str) -> str:
     """README.md is read as plain text: it says nothing of tests."""
-    if path.name != "README.md":
-        return ""
-    own = "with watch(model" in code
-    return "not run: a training loop that its reader has" if own else "slow: compiles much"
+    own = path.name == "README.md" and "with watch(model" in code
+    return MARK + "a training loop that its reader has" if own else ""
 
 
 def named(path: Path) -> str:
@@ -75,16 +69,21 @@ def of_page(path: Path) -> types.ModuleType:
     return types.ModuleType("page_" + re.sub(r"\W", "_", named(path)))
 
 
-def run(path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def with_code() -> list[Path]:
+    return [path for path in PAGES if any(not block.left_out for block in blocks(path))]
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=named(path)) for path in with_code()])
+def test_the_code_of_a_page_runs(path, monkeypatch, tmp_path):
     """Block after block in one namespace, which is a module so that dataclasses find themselves."""
     if "torch" in path.read_text(encoding="utf-8"):
         pytest.importorskip("transformers", reason="the extra [torch] is not installed")
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     page = of_page(path)
     monkeypatch.setitem(sys.modules, page.__name__, page)
     for block in blocks(path):
-        if block.left_out or (block.slow and not slow):
+        if block.left_out:
             continue
         if block.language == "console":
             for line in block.code.splitlines():
@@ -95,24 +94,6 @@ def run(path: Path, slow: bool, monkeypatch: pytest.MonkeyPatch, folder: Path) -
             exec(compile(code, str(path), "exec"), vars(page))
 
 
-def pages(slow: bool) -> list:
-    """Those with code of this kind."""
-    chosen = [p for p in PAGES if any(x.slow == slow and not x.left_out for x in blocks(p))]
-    return [pytest.param(path, id=named(path)) for path in chosen]
-
-
-@pytest.mark.parametrize("path", pages(slow=False))
-def test_the_code_of_a_page_runs(path, monkeypatch, tmp_path):
-    run(path, False, monkeypatch, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", pages(slow=True))
-def test_the_slow_code_of_a_page_runs(path, monkeypatch, tmp_path):
-    run(path, True, monkeypatch, tmp_path)
-
-
-@pytest.mark.slow
 def test_scripts_of_the_pages_run_in_a_process_of_their_own(tmp_path):
     """What stands behind `if __name__ == "__main__"` starts workers, which import the script."""
     scripts = [each.code for path in PAGES for each in blocks(path) if MAIN in each.code]
@@ -132,7 +113,7 @@ def test_every_block_is_seen_and_every_mark_is_known():
         text, found = path.read_text(encoding="utf-8"), blocks(path)
         assert len(found) == len(re.findall(r"^\s*```(?:python|console)", text, re.MULTILINE))
         for block in found:
-            assert not block.mark or block.mark.startswith(MARKS), f"{named(path)}: {block.mark}"
+            assert not block.mark or block.mark.startswith(MARK), f"{named(path)}: {block.mark}"
 
 
 def test_commands_that_the_pages_name_exist():
