@@ -14,7 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from attnflow.cli import main
+from attnflow.papers import ledger
 from attnflow.runs import Store, grid, sweep
+from attnflow.web.pages import typeset
 from tests.runs.experiments import WALK, Walk
 
 BROWSER = next(
@@ -276,6 +278,25 @@ def test_the_ledger_is_filtered_and_a_claim_is_run(page):
     assert card.get_by_role("button").count() == 1  # what holds has no counterexample
     page.go_back()
     page.wait_for_function("() => document.querySelector('#verdict').value === ''")
+
+
+def test_statements_look_as_in_the_report(page):
+    page.goto("/?view=ledger")
+    page.wait_for_selector("article")
+    pairs = [[claim.statement, str(typeset(claim.statement))] for claim in ledger.select()]
+    assert page.evaluate(DIFFERENT, pairs) == []
+
+
+DIFFERENT = """async (pairs) => {
+  const { typeset } = await import("/static/ledger.js");
+  return pairs.filter(([text, wanted]) => {
+    const here = document.createElement("p");
+    here.append(...typeset(text));
+    here.normalize();
+    const there = new DOMParser().parseFromString(`<p>${wanted}</p>`, "text/html");
+    return !here.isEqualNode(there.querySelector("p"));
+  });
+}"""
 
 
 def test_a_counterexample_is_one_click(page):

@@ -12,6 +12,7 @@ from attnflow.runs import Store
 from attnflow.runs.environment import environment
 from attnflow.runs.figures import Rendered
 from attnflow.web import latex
+from attnflow.web.pages import typeset
 from attnflow.web.report import Picture, page
 
 
@@ -77,6 +78,20 @@ def test_the_page_tells_verdicts_errata_and_counterexamples(html):
     assert "attnflow simulate two_token --p 0" in html
     assert "y = [1, 2]" in html
     assert "attnflow reproduce paper/1 --preset quick" in html
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("s_j/s_0 ≤ C_σ²", "s<sub>j</sub>/s<sub>0</sub> ≤ C<sub>σ</sub>²"),
+        ("e^{-t} x^2", "e<sup>-t</sup> x<sup>2</sup>"),
+        ("‖x‖_F, u_{ij}", "‖x‖<sub>F</sub>, u<sub>ij</sub>"),
+        ("`first_mass` <b>", "<code>first_mass</code> &lt;b&gt;"),
+        ("excess_over_the_risk", "excess_over_the_risk"),
+    ],
+)
+def test_statements_are_typeset(text, found):
+    assert typeset(text) == found
 
 
 def test_the_page_tells_what_a_figure_was_made_with(html):

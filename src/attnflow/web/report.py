@@ -42,5 +42,6 @@ def page(rows: Sequence[Any], pictures: Sequence[Picture]) -> str:
         counts=Counter(row.finding.verdict for row in rows),
         verdicts=("holds", "holds_corrected", "refuted", "not_checkable"),
         errata=[row for row in rows if row.finding.verdict in ("holds_corrected", "refuted")],
-        seconds=sum(row.seconds for row in rows),
+        seconds=sum(row.seconds for row in rows if not row.stored),
+        earlier=sum(bool(row.stored) for row in rows),
     )

@@ -4,16 +4,19 @@ import { ask, format, make } from "/static/dom.js";
 const VERDICTS = ["holds", "holds_corrected", "refuted", "not_checkable"];
 const words = (name) => name.replaceAll("_", " ");
 
-// u_j, x^2, e^{-t}: subscripts and superscripts; everything else as it stands.
+// `code`; u_j, x^2, e^{-t}: subscripts of one letter, superscripts; everything else as it stands.
+const SCRIPT = String.raw`(\{[^}]*\}|\([^()]*\)|[+−-]?[\p{L}0-9*∞]{1,4}(?![\p{L}0-9_]))`;
+const PARTS = new RegExp("`([^`]+)`|(?<=(?<![\\p{L}0-9_])\\p{L}|[∇∂∫‖)\\]])_" + SCRIPT + "|\\^" + SCRIPT, "gu");
+
 export function typeset(statement) {
-  const pattern = /([_^])(\{[^}]*\}|\([^()]*\)|[+−-]?[\p{L}0-9*∞]{1,4}(?![\p{L}0-9]))/gu;
   const parts = [];
   let end = 0;
-  for (const match of statement.matchAll(pattern)) {
+  for (const match of statement.matchAll(PARTS)) {
+    const [all, code, below, above] = match;
+    const inner = code ?? below ?? above;
     parts.push(statement.slice(end, match.index));
-    const inner = match[2].startsWith("{") ? match[2].slice(1, -1) : match[2];
-    parts.push(make(match[1] === "_" ? "sub" : "sup", {}, inner));
-    end = match.index + match[0].length;
+    parts.push(make(code ? "code" : below ? "sub" : "sup", {}, inner.startsWith("{") ? inner.slice(1, -1) : inner));
+    end = match.index + all.length;
   }
   return [...parts, statement.slice(end)];
 }
