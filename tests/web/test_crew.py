@@ -89,6 +89,15 @@ def test_every_worker_does_the_chores():
     assert len(set(chores_with(story, workers=2))) == 4  # each says its process
 
 
+def test_a_worker_that_grew_too_large_is_replaced(monkeypatch):
+    async def story(crew):
+        return [(await crew.ask(job))[1].split()[1] for job in ("hello", "hello", "grow", "hello")]
+
+    monkeypatch.setattr("attnflow.web.crew.MEMORY", 400 << 20)
+    first, second, large, after = with_crew(story)
+    assert first == second == large != after
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
 def test_a_pinned_worker_stays_on_one_core_after_its_first_jobs():
     async def story(crew):

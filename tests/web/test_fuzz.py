@@ -26,7 +26,8 @@ place = st.one_of(
     st.sampled_from(["/", "/api/views", "/api/ledger", "/api/runs", "/plotly.js", "/nowhere"]),
     st.builds("/api/view/{}".format, st.one_of(st.sampled_from(views.NAMES), word.map(quote))),
     st.builds("/{}/{}".format, st.sampled_from(["static", "report", "api/runs"]), word.map(quote)),
-    st.builds("/api/ledger/{}/{}".format, st.just("routing"), word.map(quote)),
+    st.builds("/api/ledger/routing/{}".format, word.map(quote)),
+    st.builds("/api/ledger/routing/{}/counterexample".format, word.map(quote)),
     word.map(lambda x: "/" + quote(x)),
 )
 query = st.lists(

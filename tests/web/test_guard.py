@@ -23,9 +23,11 @@ CLAIM = "/api/ledger/conditioning/nothing"
         ({"content-type": "application/x-www-form-urlencoded"}, 415),
     ],
 )
-def test_another_site_cannot_start_a_claim(client, crew, headers, status):
-    assert client.post(CLAIM, headers=headers, content="{}").status_code == status
-    assert any(job == "claim" for job, _ in crew.asked) == (status == 404)
+@pytest.mark.parametrize("job", ["claim", "counterexample"])
+def test_another_site_cannot_start_a_claim(client, crew, headers, status, job):
+    path = CLAIM if job == "claim" else f"{CLAIM}/{job}"
+    assert client.post(path, headers=headers, content="{}").status_code == status
+    assert [asked for asked, _ in crew.asked] == [job] * (status == 404)
 
 
 def test_another_site_cannot_start_a_simulation_either(client, crew):

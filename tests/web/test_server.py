@@ -269,6 +269,17 @@ def test_a_counterexample_is_run(client, name, printed):
     assert printed in reply["printed"]
 
 
+def test_a_counterexample_that_takes_too_long_or_fails_is_told(client, monkeypatch):
+    path = "/api/ledger/polarization/lemma-b.1b-proof/counterexample"
+    monkeypatch.setattr("attnflow.web.work.LINE_SECONDS", 0.001)
+    reply = client.post(path, headers=JSON, content="{}")
+    assert (reply.status_code, "longer" in reply.json()["error"]) == (422, True)
+    monkeypatch.setattr("attnflow.web.work.LINE_SECONDS", 60)
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    reply = client.post(path, headers=JSON, content="{}")
+    assert (reply.status_code, "failed" in reply.json()["error"]) == (422, True)
+
+
 def test_only_counterexamples_of_claims_are_run(client):
     for name, status in (("conditioning/lemma-1", 422), ("nothing/here", 404)):
         reply = client.post(f"/api/ledger/{name}/counterexample", headers=JSON, content="{}")

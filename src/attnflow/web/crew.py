@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from attnflow.web import work
@@ -174,7 +175,7 @@ class Worker:
 
 
 def _work(pipe: Connection, do: Do, environment: dict[str, str], core: int | None) -> None:
-    """Jobs in, replies and the memory used so far out, until the other end is gone."""
+    """Jobs in, replies and the memory in use out, until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the server, which ends us
     for name, value in (environment | ONE_CORE).items():
         os.environ.setdefault(name, value)
@@ -184,8 +185,16 @@ def _work(pipe: Connection, do: Do, environment: dict[str, str], core: int | Non
             if core is not None and number == FIRST_JOBS:
                 _stay_on(core)
             reply = do(job, given)
-            used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
-            pipe.send((reply, used))
+            pipe.send((reply, _memory()))
+
+
+def _memory() -> int:
+    """Bytes in use. (The system's maximum would begin with that of the process we came from.)"""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
+    return int(pages) * resource.getpagesize()
 
 
 def _stay_on(core: int) -> None:

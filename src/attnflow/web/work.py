@@ -4,11 +4,10 @@ Each job is a function of plain data that gives a status and JSON. The server it
 the heavy libraries: its first page is there at once.
 """
 
-import contextlib
 import functools
-import io
 import json
 import shlex
+import subprocess
 import sys
 import traceback
 import warnings
@@ -19,6 +18,7 @@ Reply = tuple[int, bytes]
 MOST_RUNS = 200  # of a list
 MOST_COLUMNS = 6
 MOST_PRINTED = 20_000  # characters
+LINE_SECONDS = 120  # of a counterexample
 MOST_POINTS = 500  # of a curve
 
 
@@ -118,24 +118,25 @@ def counterexample(name: str) -> dict[str, Any]:
     line = (_verified(name).finding.counterexample or {}).get("run")
     if line is None:
         raise Refused(422, "this claim has no counterexample to run: its check shows the numbers")
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        perform(line)
-    return {"run": line, "printed": printed.getvalue()[:MOST_PRINTED]}
+    try:
+        done = perform(line)
+    except subprocess.TimeoutExpired:
+        raise Refused(422, "this takes longer than the explorer may: run the line itself") from None
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [""])[-1][:500]
+        raise Refused(422, f"the line failed: {why}")
+    return {"run": line, "printed": done.stdout[:MOST_PRINTED]}
 
 
-def perform(line: str) -> None:
-    """`python -c CODE` or `attnflow …`, in this process."""
-    from attnflow.cli import main
-
+def perform(line: str) -> subprocess.CompletedProcess[str]:
+    """`python -c CODE` or `attnflow …`, in a process of its own."""
     first, *words = shlex.split(line)
     if first == "attnflow":
-        main(words)
-    elif first == "python" and words[0] == "-c" and len(words) == 2:
-        exec(words[1], {})
-    else:
+        words = ["-m", "attnflow", *words]
+    elif first != "python":
         raise ValueError(f"neither Python nor attnflow: {line}")
+    command = [sys.executable, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LINE_SECONDS)
 
 
 def _chosen(name: str) -> Any:
