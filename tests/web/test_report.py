@@ -84,6 +84,7 @@ def test_the_page_tells_verdicts_errata_and_counterexamples(html):
     ("text", "found"),
     [
         ("s_j/s_0 ≤ C_σ²", "s<sub>j</sub>/s<sub>0</sub> ≤ C<sub>σ</sub>²"),
+        ("2C_σ‖v‖", "2C<sub>σ</sub>‖v‖"),
         ("e^{-t} x^2", "e<sup>-t</sup> x<sup>2</sup>"),
         ("‖x‖_F, u_{ij}", "‖x‖<sub>F</sub>, u<sub>ij</sub>"),
         ("`first_mass` <b>", "<code>first_mass</code> &lt;b&gt;"),

@@ -16,7 +16,7 @@ from attnflow.runs.text import brief
 
 LETTER = r"[^\W\d_²³¹⁰-⁹₀-₉½]"
 SCRIPT = rf"(\{{[^}}]*\}}|\([^()]*\)|[+−-]?(?:{LETTER}|[0-9*∞]){{1,4}}(?!{LETTER}|[0-9_]))"
-PARTS = re.compile(rf"`([^`]+)`|(?:(?<!\w)({LETTER})|([∇∂∫‖)\]]))_{SCRIPT}|\^{SCRIPT}")
+PARTS = re.compile(rf"`([^`]+)`|(?:(?<![^\W\d])({LETTER})|([∇∂∫‖)\]]))_{SCRIPT}|\^{SCRIPT}")
 
 
 def render(template: str, libraries: tuple[str, ...], **content) -> str:

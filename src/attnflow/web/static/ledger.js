@@ -6,7 +6,7 @@ const words = (name) => name.replaceAll("_", " ");
 
 // `code`; u_j, x^2, e^{-t}: subscripts of one letter, superscripts; everything else as it stands.
 const SCRIPT = String.raw`(\{[^}]*\}|\([^()]*\)|[+−-]?[\p{L}0-9*∞]{1,4}(?![\p{L}0-9_]))`;
-const PARTS = new RegExp("`([^`]+)`|(?<=(?<![\\p{L}0-9_])\\p{L}|[∇∂∫‖)\\]])_" + SCRIPT + "|\\^" + SCRIPT, "gu");
+const PARTS = new RegExp("`([^`]+)`|(?<=(?<![\\p{L}_])\\p{L}|[∇∂∫‖)\\]])_" + SCRIPT + "|\\^" + SCRIPT, "gu");
 
 export function typeset(statement) {
   const parts = [];
