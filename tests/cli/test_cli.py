@@ -146,6 +146,7 @@ def test_verify_as_json_has_the_promised_fields(capsys):
     assert set(promised.split()) <= set(row)
 
 
+@pytest.mark.slow  # it tries the implicit solver to the end
 def test_a_failed_solve_has_status_1(capsys):
     status, _, err = run(capsys, "simulate two_token --c0 60 --c1 60 --t1 1e40 --points 5")
     assert status == 1

@@ -36,7 +36,12 @@ def test_the_start_has_the_asked_gaps_and_least_norm(rng):
     assert np.linalg.norm(start + other @ q) > np.linalg.norm(start)  # same logits, longer
 
 
-@pytest.mark.parametrize("objective", ["cross_entropy", "attention", "mse"])
+OTHERS = ("attention", "mse")
+
+
+@pytest.mark.parametrize(
+    "objective", ["cross_entropy", *(pytest.param(x, marks=pytest.mark.slow) for x in OTHERS)]
+)
 @pytest.mark.parametrize("key", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_reduction_is_the_full_matrix_flow(objective, key):
     model = af.TwoToken(p=0.3, c0=1.0, c1=5.0, d=3, objective=objective)

@@ -26,9 +26,9 @@ def agree(fast, full):
     ("law", "scores"),
     [
         ("softmax", None),
-        ("square_normalized", ONES),
+        pytest.param("square_normalized", ONES, marks=pytest.mark.slow),
         pytest.param("softplus_normalized", None, marks=pytest.mark.slow),
-        ("sigmoid", None),
+        pytest.param("sigmoid", None, marks=pytest.mark.slow),
         ("relu", ONES),
     ],
 )

@@ -40,7 +40,11 @@ def test_every_statement_has_its_row_in_the_order_of_the_paper():
 
 @pytest.mark.parametrize(
     "start",
-    [pytest.param((0.0, 1.0, 4.0), marks=pytest.mark.slow), (0.5, 1.0, 4.0), (-0.4, 2.0, 2.0)],
+    [
+        pytest.param((0.0, 1.0, 4.0), marks=pytest.mark.slow),
+        (0.5, 1.0, 4.0),
+        pytest.param((-0.4, 2.0, 2.0), marks=pytest.mark.slow),
+    ],
 )
 def test_orbit_agrees_with_the_events_of_the_flow(start):
     p, c0, c1 = start
