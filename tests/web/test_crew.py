@@ -15,7 +15,7 @@ def with_crew(story, **options):
         crew = Crew(**({"workers": 1, "waiting": 2, "seconds": 30.0, "do": do} | options))
         crew.start()
         try:
-            return await story(crew)
+            return await asyncio.wait_for(story(crew), 120)
         finally:
             await crew.stop()
 
