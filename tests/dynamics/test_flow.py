@@ -44,6 +44,19 @@ class BlowUp(Model):
         return {"x": params}
 
 
+class Steep(Model):
+    """x' = 1, seen through e^{80 x}: between two times it grows by 35 decades."""
+
+    def init(self, key=None):
+        return jnp.zeros(())
+
+    def loss(self, params):
+        return -params
+
+    def observe(self, params):
+        return {"height": jnp.exp(80 * params)}
+
+
 def test_the_default_is_good_to_ten_digits():
     times = np.geomspace(1e-3, 10, 40)
     flow = af.gradient_flow(Quadratic(), times=times)
@@ -139,6 +152,12 @@ class TestEvents:
         flow = af.gradient_flow(Quadratic(), 10.0, events=[af.Crosses("x", 0.5)], points=20)
         assert float(flow["x_crosses_0.5_time"][0]) == pytest.approx(np.log(2), rel=1e-11)
         assert float(flow["x_crosses_0.5_value"][0]) == pytest.approx(0.5, rel=1e-11)
+
+    def test_an_event_at_the_foot_of_a_steep_slope_is_found(self):
+        """The secant of the bracket's ends hardly leaves the left one."""
+        crossing = af.Crosses("height", float(np.exp(40.0)))
+        flow = af.gradient_flow(Steep(), times=[0.0, 1.0], events=[crossing])
+        assert float(flow[f"{crossing.name}_time"][0]) == pytest.approx(0.5, rel=1e-11)
 
     def test_runs_with_fewer_events_are_filled_with_nan(self):
         flow = af.gradient_flow(

@@ -16,7 +16,7 @@ from attnflow.web.crew import Busy, Overrun
 from attnflow.web.guard import Limits
 from attnflow.web.progress import Watch, events
 from attnflow.web.server import STATIC, VIEWS, create_app
-from attnflow.web.work import perform
+from attnflow.web.work import encoded, perform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,6 +241,12 @@ def test_progress_is_told_when_it_changes(store):
         return [json.loads(text.removeprefix("data: "))["done"] for text in (first, second)]
 
     assert asyncio.run(two()) == [3, 4]
+
+
+def test_numbers_beyond_json_are_written():
+    content = {"seed": 2**70, "loss": [1.0, float("nan"), float("inf")]}
+    assert json.loads(encoded(content)) == {"seed": 2**70, "loss": [1.0, None, None]}
+    assert json.loads(encoded({"x": np.array([0.5, np.nan])})) == {"x": [0.5, None]}
 
 
 def test_the_ledger_is_there_without_running_anything(client):

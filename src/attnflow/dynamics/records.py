@@ -33,12 +33,13 @@ def traced(model: Model) -> Model:
     """The model with every float as a float64 array, so that a new value does not recompile; also
     whole numbers where a field is a float."""
     real = _real_fields(type(model))
-    fields = fields_of(model) | {
-        name: float(x) for name, x in fields_of(model).items() if name in real and type(x) is int
-    }
-    return type(model)(
-        **{name: x if name in model.shared else _lifted(x) for name, x in fields.items()}
-    )
+
+    def lifted(name: str, value: Any) -> Any:
+        if name in model.shared:
+            return value
+        return _lifted(float(value) if name in real and type(value) is int else value)
+
+    return type(model)(**{name: lifted(name, x) for name, x in fields_of(model).items()})
 
 
 @functools.cache
