@@ -79,6 +79,13 @@ def test_stiff_flows_are_finished_by_the_implicit_solver():
     np.testing.assert_allclose(flow.x, exact, atol=1e-9)
 
 
+def test_the_quick_solver_reads_between_its_steps_and_loses_a_digit_at_most():
+    times = np.linspace(0.0, 10.0, 400)
+    flow = af.gradient_flow(Quadratic(), times=times, solver="quick", rtol=1e-6, atol=1e-8)
+    assert flow.steps < 60
+    np.testing.assert_allclose(flow.x, np.exp(-times), atol=1e-5)
+
+
 def test_default_times_are_even_on_the_clock_and_keep_the_ends():
     flow = af.gradient_flow(PAIR, 1e6, points=31)
     assert flow.time[0] == 0

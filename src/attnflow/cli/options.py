@@ -29,7 +29,14 @@ from attnflow.instruments import (
 )
 from attnflow.models.head import Head, HeadTask
 from attnflow.models.prompt import StudentTeacher
-from attnflow.models.single_location import HeadsTask, bayes_risk, growth, plateau, sgd
+from attnflow.models.single_location import (
+    HeadsTask,
+    bayes_risk,
+    bayes_samples,
+    growth,
+    plateau,
+    sgd,
+)
 from attnflow.models.single_location.sgd import LEVELS
 from attnflow.models.two_token import TwoToken
 from attnflow.models.value_softmax import ValueSoftmax
@@ -109,7 +116,7 @@ class HeadsOptions(Output):
 
 def summary(model, run: xr.Dataset) -> Extras:
     """What the heads did, and what could be done."""
-    risk, error = bayes_risk(model.signal, model.tokens)
+    risk, error = bayes_risk(model.signal, model.tokens, bayes_samples(model.samples))
     m, mean = run.m.values, np.asarray(model.signal.mean())
     found: Extras = {
         "bayes_risk": risk,

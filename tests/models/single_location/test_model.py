@@ -18,6 +18,7 @@ from attnflow.models.single_location import (
     gaussian,
     spikes,
 )
+from attnflow.models.single_location import points as points_module
 from attnflow.models.single_location.model import ACTIVATIONS
 from attnflow.models.single_location.points import Image, sobol
 from tests.oracles import single_location as oracle
@@ -146,6 +147,18 @@ def test_blocks_are_the_sobol_sequence_itself():
     assert {tuple(x) for x in bits.tolist()} == {
         tuple(x) for x in np.rint(expected * 2**30).astype(int).tolist()
     }
+
+
+def test_images_at_once_and_in_turn_are_one_average(rng, monkeypatch):
+    model = SingleLocation(flipping_spike(), tokens=4, heads=2, samples=1024)
+    params = some_params(model, rng)
+    assert model.points.few
+    with jax.enable_x64(True):
+        at_once = jax.value_and_grad(model.loss)(params)
+        monkeypatch.setattr(points_module, "FEW", 0)
+        in_turn = jax.value_and_grad(model.loss)(params)
+    for one, other in zip(*map(jax.tree.leaves, (at_once, in_turn)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_symmetric_heads_stay_symmetric_to_rounding():

@@ -3,6 +3,7 @@
 from attnflow.models.single_location.bayes import (
     bayes_heads,
     bayes_risk,
+    bayes_samples,
     believed_risk,
     heads_needed,
     posterior,
@@ -37,6 +38,7 @@ __all__ = [
     "SingleLocation",
     "bayes_heads",
     "bayes_risk",
+    "bayes_samples",
     "believed_risk",
     "curvature",
     "discrete",

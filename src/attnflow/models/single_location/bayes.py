@@ -33,6 +33,12 @@ def bayes_risk(
     return believed_risk(signal, signal, tokens, samples, replicates, seed)
 
 
+def bayes_samples(samples: int) -> int:
+    """As many as the Bayes risk needs to be no worse than the averages of a model with `samples`;
+    for those of the default, the default."""
+    return max(2 * samples, 2**11)
+
+
 def believed_risk(
     signal: Signal,
     believed: Signal,

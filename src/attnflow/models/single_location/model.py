@@ -149,7 +149,7 @@ class SingleLocation(Model):
             def of_image(moved):
                 return function(moved, theta, noise)
 
-            return summed(of_image, turned)
+            return summed(of_image, turned, at_once=self.points.few)
 
         return self._over_blocks(of_block)
 

@@ -21,6 +21,7 @@ BLOCK_BITS = 10
 BITS = 30
 MOST_BITS = 24
 KEPT_BYTES = 64 << 20
+FEW = 2048
 
 
 class Image(NamedTuple):
@@ -52,6 +53,11 @@ class Points(eqx.Module):
     def count(self) -> int:
         """With the images."""
         return self.first.shape[-1] * self.moves.shape[-2] * len(self.images)
+
+    @property
+    def few(self) -> bool:
+        """All images of a block together are fastest at once, in the cache still."""
+        return self.first.shape[-1] * len(self.images) <= FEW
 
     def anew(self, samples: int, seed: int) -> "Points":
         """Other points for the same average."""
@@ -137,8 +143,10 @@ def _bits(points: np.ndarray) -> np.ndarray:
     return np.rint(points * 2.0**BITS).astype(np.uint32)
 
 
-def summed(function, inputs):
-    """Σ function(x) over the leading axis of `inputs`, one x in memory at a time."""
+def summed(function, inputs, at_once: bool = False):
+    """Σ function(x) over the leading axis of `inputs`, one x in memory at a time, or all."""
+    if at_once:
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(function)(inputs))
     shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], inputs))
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(

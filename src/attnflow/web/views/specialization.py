@@ -10,7 +10,7 @@ from typing_extensions import Doc
 
 from attnflow.dynamics.flow import gradient_flow
 from attnflow.instruments import head_groups, split_times, unspecialized_time
-from attnflow.models.single_location import HeadsTask, bayes_risk
+from attnflow.models.single_location import HeadsTask, bayes_risk, bayes_samples
 from attnflow.models.single_location.model import ACTIVATIONS, SingleLocation
 from attnflow.models.single_location.pruning import masked_risks
 from attnflow.models.single_location.task import SIGNALS
@@ -37,7 +37,8 @@ def compute(values: dict[str, Any]) -> Answer:
         raise ValueError(f"pruned: leave one of the {task.heads} heads, and name no others")
     times = np.linspace(0, t1, POINTS)
     flow = gradient_flow(model, times=times, solver="quick", rtol=1e-6, atol=1e-8)
-    best = _best(task.signal, task.nu1, task.nu2, task.features, task.tokens)
+    samples = bayes_samples(task.samples)
+    best = _best(task.signal, task.nu1, task.nu2, task.features, task.tokens, samples)
     m, mean = flow.m.values, np.asarray(model.signal.mean())
     plots = [
         Plot(
@@ -98,15 +99,15 @@ def compute(values: dict[str, Any]) -> Answer:
         f"times = np.linspace(0, {t1!r}, {POINTS})\n"
         "flow = af.gradient_flow(model, times=times, solver='quick', rtol=1e-6, atol=1e-8)\n"
         "print(flow.loss.values[-1], flow.m.values[-1])\n"
-        "print(af.single_location.bayes_risk(model.signal, model.tokens))",
+        f"print(af.single_location.bayes_risk(model.signal, model.tokens, {samples}))",
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _best(signal: str, nu1: float, nu2: float, features: int, tokens: int) -> float:
-    """The Bayes risk, which costs more than the flow, and knows of no other field."""
+def _best(signal: str, nu1: float, nu2: float, features: int, tokens: int, samples: int) -> float:
+    """The Bayes risk, which knows of no other field."""
     law = HeadsTask(signal=signal, nu1=nu1, nu2=nu2, features=features).law()
-    return bayes_risk(law, tokens)[0]
+    return bayes_risk(law, tokens, samples)[0]
 
 
 def heads(m: np.ndarray, pruned: tuple[int, ...]) -> list:
