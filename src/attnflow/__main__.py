@@ -1,5 +1,3 @@
-import sys
+from attnflow.cli import entry
 
-from attnflow.cli import main
-
-sys.exit(main())
+entry()

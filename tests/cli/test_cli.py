@@ -1,4 +1,5 @@
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -153,13 +154,25 @@ def test_a_failed_solve_has_status_1(capsys):
     assert "stopped at t =" in err
 
 
-def test_an_interrupt_leaves_no_half_written_file(tmp_path):
-    """SIGINT in the middle of a figure: no file but whole ones."""
-    import signal
-
+def test_an_interrupt_is_told_in_a_line_and_leaves_no_half_written_file(tmp_path):
+    """The program ends itself: under a running compiler the interpreter would crash on its way."""
     command = [sys.executable, "-m", "attnflow", "reproduce", "u_shape/1", "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    time.sleep(2.5)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, **pipes)
+    assert process.stdout is not None
+    assert "1 figure" in process.stdout.readline()
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.count("\n")) == (130, 1)
+    assert "interrupted; what was finished is kept" in told
     assert not list(tmp_path.rglob(".*"))
+
+
+def test_an_interrupt_while_a_command_is_imported(capsys, monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    status, _, err = run(capsys, "verify")
+    assert (status, err.count("\n")) == (130, 1)

@@ -56,6 +56,19 @@ def test_a_long_list_is_cut_and_says_so(run):
     assert run("list --limit 0")[0].count("walk") == 6
 
 
+def test_a_store_of_many_experiments_has_a_table_one_can_read(run, store):
+    """Fields that only another experiment has tell nothing; of many that differ some are shown."""
+    for seed in range(2):
+        wide = {"seed": seed} | {f"field_{i}": seed + i for i in range(9)}
+        store.add(wide, walk(Walk(seed=seed)), experiment="wide", seconds=0.25, log="")
+    store.add({"lonely": 1}, walk(Walk()), experiment="single", seconds=0.25, log="")
+    out, err = run("list")
+    assert out.splitlines()[1].split("┃")[3:6] == [" seed ", " rate ", " field_0 "]
+    assert "lonely" not in out
+    assert "5 more fields differ" in err
+    assert "more fields" not in run("list experiment=walk")[1]
+
+
 def test_list_as_json(run, store):
     rows = json.loads(run("list seed=1 --json")[0])
     assert {row["run"] for row in rows} == {name_of(store, seed=1, rate=x) for x in (0.1, 0.2)}

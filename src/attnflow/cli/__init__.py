@@ -2,7 +2,9 @@
 
 import difflib
 import importlib
+import os
 import sys
+from typing import NoReturn
 
 import attnflow
 
@@ -17,6 +19,9 @@ COMMANDS = {
 }
 
 
+INTERRUPTED = 130
+
+
 def help_text() -> str:
     width = max(map(len, COMMANDS))
     rows = "\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())
@@ -28,7 +33,7 @@ def help_text() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: done; 1: a verdict changed or a solve failed; 2: bad input."""
+    """Exit status 0: done; 1: a verdict changed or a solve failed; 2: bad input; 130: stopped."""
     arguments = sys.argv[1:] if argv is None else argv
     name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if name in ("-h", "--help"):
@@ -42,9 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(COMMANDS)}"
         print(f"attnflow: command {name!r} is not known: {hint}", file=sys.stderr)
         return 2
-    command = importlib.import_module(f"attnflow.cli.{name}")
     try:
-        return command.run(rest)
+        return importlib.import_module(f"attnflow.cli.{name}").run(rest)
     except ValueError as error:
         print(f"attnflow {name}: {error}", file=sys.stderr)
         return 2
@@ -53,4 +57,19 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print(f"attnflow {name}: interrupted; what was finished is kept", file=sys.stderr)
-        return 130
+        return INTERRUPTED
+
+
+def entry() -> NoReturn:
+    """`main` as a program. An interrupted one ends at once: the compiler's threads still run, and
+    would crash the interpreter while it tidies up."""
+    status = main()
+    if status == INTERRUPTED:
+        import multiprocessing
+
+        for child in multiprocessing.active_children():
+            child.kill()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -18,12 +18,13 @@ from typing_extensions import Doc
 
 from attnflow._checks import at_least, choice
 from attnflow.runs.export import export, export_tensorboard
-from attnflow.runs.filters import Entry, failed, flat, listed, named, separate, swept
+from attnflow.runs.filters import Entry, failed, flat, listed, named, separate, telling
 from attnflow.runs.query import compare, final
 from attnflow.runs.store import Run, Store
 from attnflow.runs.text import brief, plain
 
 SHORT = 8  # digits of a name in a table, or more where they are needed
+MOST_FIELDS = 6  # of a table
 WHICH = "names (or their beginnings), and filters on config fields such as 'seed<8' or rate=0.1"
 Chosen = tyro.conf.Positional[tuple[str, ...]]
 
@@ -111,7 +112,8 @@ def list_runs(options: ListOptions) -> int:
     if options.json:
         print(json.dumps([_row(entry) for entry in entries], allow_nan=False, indent=1))
         return 0
-    varied, shown = swept(entries), entries[: options.limit or None]
+    shown = entries[: options.limit or None]
+    varied = _columns(entries, shown)
     rows = [_row(entry) for entry in shown]
     losses = any(row["loss"] is not None for row in rows)
     table = _table("run", "experiment", *varied, *["loss"] * losses, "seconds", "when")
@@ -123,6 +125,17 @@ def list_runs(options: ListOptions) -> int:
     _print(table, bool(rows))
     _tell_rest(len(entries), len(shown), "runs", store)
     return 0
+
+
+def _columns(entries: list[Entry], shown: list[Entry]) -> list[str]:
+    names, total = telling(entries, shown, MOST_FIELDS)
+    if total > len(names):
+        print(
+            f"{total - len(names)} more fields differ between these runs: choose an experiment, "
+            "as in experiment=NAME, or take --json",
+            file=sys.stderr,
+        )
+    return names
 
 
 def _row(entry: Entry) -> dict[str, Any]:
@@ -143,7 +156,8 @@ def _list_failed(store: Store, options: ListOptions) -> int:
         ]
         print(json.dumps(records, indent=1))
         return 0
-    varied, shown = swept(entries), entries[: options.limit or None]
+    shown = entries[: options.limit or None]
+    varied = _columns(entries, shown)
     table = _table("run", "experiment", *varied, "why")
     for entry, name in zip(shown, _short(shown, entries), strict=True):
         why = (found[entry.name][1].strip().splitlines() or [""])[-1]

@@ -260,6 +260,17 @@ def swept(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
+def telling(entries: Sequence[Entry], shown: Sequence[Entry], most: int) -> tuple[list[str], int]:
+    """At most `most` of the fields that tell runs of one experiment apart, those first that most of
+    the runs `shown` out of `entries` have; and how many there are."""
+    counts: dict[str, int] = {}
+    for experiment in dict.fromkeys(entry.experiment for entry in shown):
+        for name in swept([entry for entry in entries if entry.experiment == experiment]):
+            having = (name in x.config for x in shown if x.experiment == experiment)
+            counts[name] = counts.get(name, 0) + sum(having)
+    return sorted(counts, key=lambda name: -counts[name])[:most], len(counts)
+
+
 def free(name: str, taken: Iterable[str]) -> str:
     """A config's field beside other names, which keep theirs: `loss` becomes `config.loss`."""
     return f"config.{name}" if name.lower() in {each.lower() for each in taken} else name

@@ -159,7 +159,7 @@ def _verified(name: str) -> Any:
 
 
 def runs(store: str, filters: list[str]) -> dict[str, Any]:
-    from attnflow.runs.filters import fields, listed, swept
+    from attnflow.runs.filters import fields, listed, telling
     from attnflow.runs.store import Store
 
     place = Store(store)
@@ -170,9 +170,7 @@ def runs(store: str, filters: list[str]) -> dict[str, Any]:
         except ValueError as error:
             raise Refused(400, str(error), "filter") from None
     shown = entries[:MOST_RUNS]
-    columns = sorted(  # first those that most runs have
-        swept(shown) or fields(shown), key=lambda x: -sum(x in entry.config for entry in shown)
-    )[:MOST_COLUMNS]
+    columns = telling(entries, shown, MOST_COLUMNS)[0] or fields(shown)[:MOST_COLUMNS]
     return {
         "total": len(entries),
         "columns": columns,
