@@ -156,7 +156,11 @@ def test_a_failed_solve_has_status_1(capsys):
 
 def test_an_interrupt_is_told_in_a_line_and_leaves_no_half_written_file(tmp_path):
     """The program ends itself: under a running compiler the interpreter would crash on its way."""
-    command = [sys.executable, "-m", "attnflow", "reproduce", "u_shape/1", "--out", str(tmp_path)]
+    program = (  # what a shell starts in the background ignores interrupts, and so do its children
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from attnflow.cli import entry; entry()"
+    )
+    command = [sys.executable, "-c", program, "reproduce", "u_shape/1", "--out", str(tmp_path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, text=True, **pipes)
     assert process.stdout is not None

@@ -52,6 +52,7 @@ def test_sizes_are_bounded(client):
     assert client.post(CLAIM, headers=JSON, content=b" " * 5000).status_code == 413
     assert client.post(CLAIM, headers=JSON, content=iter([b" "])).status_code == 411
     assert client.get("/", headers={"content-length": "-1"}).status_code == 413
+    assert client.get("/", headers={"content-length": "9" * 5000}).status_code == 413
 
 
 def test_a_token_is_asked_for_and_kept_as_a_cookie(tmp_path, crew):

@@ -81,7 +81,7 @@ class Guard:
         if len(query) > self.limits.query or len(scope["path"]) > self.limits.query:
             return 414, f"the address may have {self.limits.query} characters", {}
         length = headers.get("content-length", b"0")
-        if not length.isdigit() or int(length) > self.limits.body:
+        if not length.isdigit() or len(length) > 9 or int(length) > self.limits.body:
             return 413, f"a request may carry {self.limits.body} bytes", {}
         if "transfer-encoding" in headers:
             return 411, "a request must say how long it is", {}
