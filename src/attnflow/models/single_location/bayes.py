@@ -35,7 +35,11 @@ def bayes_risk(
 
 def bayes_samples(samples: int) -> int:
     """As many as the Bayes risk needs to be no worse than the averages of a model with `samples`;
-    for those of the default, the default."""
+    for those of the default, the default.
+
+    >>> bayes_samples(8192), bayes_samples(256)
+    (16384, 2048)
+    """
     return max(2 * samples, 2**11)
 
 
