@@ -63,7 +63,7 @@ def test_a_store_of_many_experiments_has_a_table_one_can_read(run, store):
         store.add(wide, walk(Walk(seed=seed)), experiment="wide", seconds=0.25, log="")
     store.add({"lonely": 1}, walk(Walk()), experiment="single", seconds=0.25, log="")
     out, err = run("list")
-    assert out.splitlines()[1].split("┃")[3:6] == [" seed ", " rate ", " field_0 "]
+    assert out.splitlines()[1].split("┃")[3:6] == [" rate ", " field_0 ", " seed "]
     assert "lonely" not in out
     assert "5 more fields differ" in err
     assert "more fields" not in run("list experiment=walk")[1]

@@ -7,7 +7,9 @@ import operator
 import os
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -261,14 +263,15 @@ def swept(entries: Sequence[Entry]) -> list[str]:
 
 
 def telling(entries: Sequence[Entry], shown: Sequence[Entry], most: int) -> tuple[list[str], int]:
-    """At most `most` of the fields that tell runs of one experiment apart, those first that most of
-    the runs `shown` out of `entries` have; and how many there are."""
-    counts: dict[str, int] = {}
-    for experiment in dict.fromkeys(entry.experiment for entry in shown):
-        for name in swept([entry for entry in entries if entry.experiment == experiment]):
-            having = (name in x.config for x in shown if x.experiment == experiment)
-            counts[name] = counts.get(name, 0) + sum(having)
-    return sorted(counts, key=lambda name: -counts[name])[:most], len(counts)
+    """At most `most` of the fields that tell runs of one experiment apart, each experiment of the
+    runs `shown` out of `entries` in turn, its commonest first; and how many there are."""
+    ranked = []
+    for experiment, _ in Counter(entry.experiment for entry in shown).most_common():
+        runs = [entry for entry in entries if entry.experiment == experiment]
+        having = Counter(name for entry in runs for name in entry.config)
+        ranked.append(sorted(swept(runs), key=lambda name, having=having: -having[name]))
+    names = dict.fromkeys(x for row in zip_longest(*ranked) for x in row if x is not None)
+    return list(names)[:most], len(names)
 
 
 def free(name: str, taken: Iterable[str]) -> str:
