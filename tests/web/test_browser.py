@@ -209,6 +209,15 @@ def test_an_error_is_beside_its_field(page):
     assert page.wrong.pop().startswith("Failed to load resource")  # the 400 itself
 
 
+def test_a_name_in_the_address_that_means_nothing_is_told(page):
+    page.goto("/?view=two_tokens&c0=3&c_0=4")
+    page.get_by_text("The address names what is not here: c_0").wait_for()
+    slide(page, "c0", 5)
+    commanded(page, "--c0=5.0")
+    assert page.locator(".status").inner_text() == ""
+    assert query(page) == {"view": "two_tokens", "c0": "5"}
+
+
 def test_the_command_reproduces_the_numbers_shown(page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto("/?view=polarization&tokens=3&seed=7&t1=1e6")

@@ -7,7 +7,7 @@ const SLOW = 400; // milliseconds after which we say that we wait
 
 export function explorerView(root, about, remember) {
   let newest = 0, shown = 0, busy = false, dragging = false, left = false, answer = null;
-  let figures = [];
+  let figures = [], strangers = "";
   const stop = new AbortController();
   const form = buildForm(about.fields, moved);
   const status = make("p", { class: "status", role: "status" });
@@ -27,6 +27,7 @@ export function explorerView(root, about, remember) {
   onTheme(() => !left && draw());
 
   function moved(ended, field) {
+    strangers = "";
     remember(form.state(), dragging);
     dragging = !ended;
     if (field && field.kind === "moment") return draw();
@@ -69,7 +70,7 @@ export function explorerView(root, about, remember) {
     }
     answer = reply;
     form.blame(null);
-    say("");
+    say(strangers, Boolean(strangers));
     plots.classList.remove("old");
     facts.replaceChildren(...reply.facts.flatMap((fact) => [
       make("dt", {}, fact.label),
@@ -107,7 +108,13 @@ export function explorerView(root, about, remember) {
   }
 
   return {
-    set: (values) => (form.set(values), refresh()),
+    set: (values) => {
+      const known = new Set(about.fields.map((field) => field.name));
+      const names = Object.keys(values).filter((name) => !known.has(name));
+      strangers = names.length ? `The address names what is not here: ${names.join(", ")}` : "";
+      form.set(values);
+      return refresh();
+    },
     leave: () => {
       left = true;
       stop.abort();
