@@ -161,8 +161,8 @@ def test_an_interrupt_is_told_in_a_line_and_leaves_no_half_written_file(tmp_path
         "from attnflow.cli import entry; entry()"
     )
     command = [sys.executable, "-c", program, "reproduce", "u_shape/1", "--out", str(tmp_path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, text=True, **pipes)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe)
     assert process.stdout is not None
     assert "1 figure" in process.stdout.readline()
     time.sleep(1)
