@@ -1,5 +1,6 @@
 """The command line. Heavy imports happen in the command that needs them."""
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -17,8 +18,6 @@ COMMANDS = {
     "runs": "the run store: list, show, compare, export, remove",
     "serve": "the explorer in the browser: simulators, ledger and runs",
 }
-
-
 INTERRUPTED = 130
 
 
@@ -48,16 +47,22 @@ def main(argv: list[str] | None = None) -> int:
         print(f"attnflow: command {name!r} is not known: {hint}", file=sys.stderr)
         return 2
     try:
-        return importlib.import_module(f"attnflow.cli.{name}").run(rest)
+        return _perform(name, rest)
+    except KeyboardInterrupt:
+        print(f"attnflow {name}: interrupted; what was finished is kept", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _perform(name: str, arguments: list[str]) -> int:
+    command = importlib.import_module(f"attnflow.cli.{name}")
+    try:
+        return command.run(arguments)
     except ValueError as error:
         print(f"attnflow {name}: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         print(f"attnflow {name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"attnflow {name}: interrupted; what was finished is kept", file=sys.stderr)
-        return INTERRUPTED
 
 
 def entry() -> NoReturn:
@@ -69,7 +74,7 @@ def entry() -> NoReturn:
 
         for child in multiprocessing.active_children():
             child.kill()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # a reader that is gone already
+            sys.stdout.flush()
         os._exit(status)
     sys.exit(status)

@@ -131,8 +131,8 @@ def _columns(entries: list[Entry], shown: list[Entry]) -> list[str]:
     names, total = telling(entries, shown, MOST_FIELDS)
     if total > len(names):
         print(
-            f"{total - len(names)} more fields differ between these runs: choose an experiment, "
-            "as in experiment=NAME, or take --json",
+            f"{total - len(names)} more fields differ between these runs: --json has them, and "
+            "experiment=NAME chooses one experiment",
             file=sys.stderr,
         )
     return names

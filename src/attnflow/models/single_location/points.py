@@ -21,7 +21,7 @@ BLOCK_BITS = 10
 BITS = 30
 MOST_BITS = 24
 KEPT_BYTES = 64 << 20
-FEW = 2048
+FEW = 1024
 
 
 class Image(NamedTuple):
@@ -56,7 +56,7 @@ class Points(eqx.Module):
 
     @property
     def few(self) -> bool:
-        """All images of a block together are fastest at once, in the cache still."""
+        """All images of a block are fastest at once, in the cache still in batches of runs."""
         return self.first.shape[-1] * len(self.images) <= FEW
 
     def anew(self, samples: int, seed: int) -> "Points":

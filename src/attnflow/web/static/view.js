@@ -27,7 +27,7 @@ export function explorerView(root, about, remember) {
   onTheme(() => !left && draw());
 
   function moved(ended, field) {
-    strangers = "";
+    if (strangers) say(strangers = "");
     remember(form.state(), dragging);
     dragging = !ended;
     if (field && field.kind === "moment") return draw();
