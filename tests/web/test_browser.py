@@ -211,7 +211,9 @@ def test_an_error_is_beside_its_field(page):
 
 def test_a_name_in_the_address_that_means_nothing_is_told(page):
     page.goto("/?view=two_tokens&c0=3&c_0=4")
-    page.get_by_text("The address names what is not here: c_0").wait_for()
+    told = page.get_by_text("The address names what is not here: c_0")
+    told.wait_for()
+    assert told.evaluate("(x) => getComputedStyle(x).color") == "rgb(168, 54, 10)"  # of errors
     slide(page, "c0", 5)
     commanded(page, "--c0=5.0")
     assert page.locator(".status").inner_text() == ""
