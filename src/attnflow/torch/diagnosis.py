@@ -74,7 +74,7 @@ def diagnose(
     inputs: Mapping[str, Any],
     *,
     name: str = "",
-    limits: Limits = Limits(),  # noqa: B008
+    limits: Limits = Limits(),
     budget: Budget = Budget(rows=64),  # noqa: B008
     loss: Callable[[Any], Tensor] | None = None,
     seed: int = 0,

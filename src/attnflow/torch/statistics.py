@@ -93,7 +93,7 @@ class Rows(NamedTuple):
 def attention_statistics(
     queries: Tensor,
     keys: Tensor,
-    attention: Attention = Attention(),  # noqa: B008
+    attention: Attention = Attention(),
     *,
     key_mass: Sequence[int] = (0,),
     rows: Tensor | None = None,
