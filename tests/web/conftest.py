@@ -17,7 +17,7 @@ class Inline:
     async def stop(self):
         pass
 
-    async def ask(self, job, **given):
+    async def ask(self, job, given, **how):
         self.asked.append((job, given))
         return do(job, given)
 

@@ -12,8 +12,9 @@ from starlette.testclient import TestClient
 from attnflow.papers.style import COLORS
 from attnflow.runs import Store
 from attnflow.web import plotly_js, views
-from attnflow.web.crew import Busy, Overrun
+from attnflow.web.crew import Overrun
 from attnflow.web.guard import Limits
+from attnflow.web.line import Busy, Superseded
 from attnflow.web.progress import Watch, events
 from attnflow.web.server import STATIC, VIEWS, create_app
 from attnflow.web.work import encoded, perform
@@ -198,12 +199,13 @@ class Refusing:
     async def stop(self):
         pass
 
-    async def ask(self, job, **given):
+    async def ask(self, job, given, **how):
         raise self.error
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(Busy(), 429), (Overrun(), 503), (RuntimeError("it died"), 503)]
+    ("error", "status"),
+    [(Busy(), 429), (Superseded(), 409), (Overrun(), 503), (RuntimeError("it died"), 503)],
 )
 def test_what_cannot_be_done_now_is_said(tmp_path, error, status):
     app = create_app(tmp_path, crew=Refusing(error))

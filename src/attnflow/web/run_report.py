@@ -12,7 +12,7 @@ from attnflow.papers import gallery
 from attnflow.papers.style import canvas
 from attnflow.runs.figures import NAME
 from attnflow.runs.filters import Entry, flat, undamaged
-from attnflow.runs.store import CLOCKS
+from attnflow.runs.packing import CLOCKS
 from attnflow.web.pages import drawn, render
 
 CURVES = 12  # scalars that are drawn

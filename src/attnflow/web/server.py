@@ -14,7 +14,7 @@ GET  /report/NAME               a page that `attnflow diagnose` left in the stor
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,11 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from attnflow.web import plotly_js
-from attnflow.web.crew import Busy, Crew, Overrun
+from attnflow.web.clients import Gone, attended, client_of
+from attnflow.web.costs import Costs
+from attnflow.web.crew import Crew, Overrun
 from attnflow.web.guard import LOOPBACK, Guard, Limits
+from attnflow.web.line import Busy, Superseded
 from attnflow.web.progress import events
 from attnflow.web.shelf import Shelf
 from attnflow.web.work import Reply, reports
@@ -90,35 +93,49 @@ def create_app(
 
 
 class Desk:
-    """Takes requests and hands the work to processes: one crew for views and store, and a process
-    of its own for claims, which take seconds."""
+    """Takes requests and hands the work to processes: one crew for views, and a process of its own
+    each for the store, which answers soon, and for claims, which take seconds."""
 
     def __init__(self, store: Path, limits: Limits, shelf: Shelf | None = None, crew: Any = None):
         self.store, self.limits, self.shelf = store, limits, shelf
+        self.costs = Costs()
         kept = {} if shelf is None else shelf.environment()
         self.crew = crew or Crew(
-            limits.workers,
+            max(2, limits.workers),  # long computations leave one free
             limits.waiting,
             limits.seconds,
             chores=() if shelf is None else CHORES,
-            done=self._keep_first,
+            done=self._prepared,
+            timed=self._timed,
             environment=kept,
             pinned=True,
         )
+        self.shop = crew or Crew(1, limits.waiting, limits.seconds, environment=kept)
         self.claims = crew or Crew(1, limits.waiting, limits.claim_seconds, environment=kept)
         self.first: dict[Any, bytes] = {}
         self.kept: OrderedDict[Any, bytes] = OrderedDict()
         self.listening = 0
 
     def start(self) -> None:
-        self.crew.start()
-        if self.claims is not self.crew:
-            self.claims.start()
+        for crew in {self.crew, self.shop, self.claims}:
+            crew.start()
         if self.shelf is not None:
             for job, given in CHORES:
                 body = self.shelf.get(_name(job, given))
                 if body is not None:
                     self.first[_key(job, **given)] = body
+
+    async def stop(self) -> None:
+        for crew in {self.crew, self.shop, self.claims}:
+            await crew.stop()
+
+    def _timed(self, job: str, given: dict[str, Any], seconds: float) -> None:
+        if job == "view":
+            self.costs.learn(given["name"], given["query"], seconds)
+
+    def _prepared(self, job: str, given: dict[str, Any], reply: Reply) -> None:
+        self._keep_first(job, given, reply)
+        self._timed(job, given, 0.0)  # it is compiled
 
     def _keep_first(self, job: str, given: dict[str, Any], reply: Reply) -> None:
         status, body = reply
@@ -126,11 +143,6 @@ class Desk:
             self.first[_key(job, **given)] = body
             if self.shelf is not None:
                 self.shelf.put(_name(job, given), body)
-
-    async def stop(self) -> None:
-        await self.crew.stop()
-        if self.claims is not self.crew:
-            await self.claims.stop()
 
     async def page(self, request: Request) -> Response:
         headers = {"content-security-policy": plotly_js.policy()}
@@ -151,31 +163,33 @@ class Desk:
         return FileResponse(plotly_js.path(), media_type="text/javascript", headers=headers)
 
     async def views(self, request: Request) -> Response:
-        return await self._kept("views")
+        return await self._kept(request, "views", {})
 
     async def view(self, request: Request) -> Response:
         name, query = request.path_params["name"], request.query_params.multi_items()
-        return await self._kept("view", name=name, query=query)
+        expected = self.costs.expected(name, query)
+        given = {"name": name, "query": query}
+        return await self._kept(request, "view", given, slot="view", expected=expected)
 
     async def ledger(self, request: Request) -> Response:
-        return await self._kept("ledger")
+        return await self._kept(request, "ledger", {})
 
     async def claim(self, request: Request) -> Response:
         name = "{paper}/{claim}".format(**request.path_params)
-        return await self._reply(lambda: self.claims.ask("claim", name=name))
+        return await self._ask(request, self.claims, "claim", {"name": name})
 
     async def counterexample(self, request: Request) -> Response:
         name = "{paper}/{claim}".format(**request.path_params)
-        return await self._reply(lambda: self.claims.ask("counterexample", name=name))
+        return await self._ask(request, self.claims, "counterexample", {"name": name})
 
     async def runs(self, request: Request) -> Response:
         filters = [x for x in request.query_params.getlist("filter") if x.strip()]
-        store = str(self.store)
-        return await self._reply(lambda: self.crew.ask("runs", store=store, filters=filters))
+        given = {"store": str(self.store), "filters": filters}
+        return await self._ask(request, self.shop, "runs", given, slot="runs")
 
     async def run(self, request: Request) -> Response:
-        name, store = request.path_params["name"], str(self.store)
-        return await self._reply(lambda: self.crew.ask("run", store=store, name=name))
+        given = {"store": str(self.store), "name": request.path_params["name"]}
+        return await self._ask(request, self.shop, "run", given)
 
     async def report(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -187,18 +201,17 @@ class Desk:
     async def progress(self, request: Request) -> Response:
         if self.listening >= self.limits.listeners:
             return refused(429, "too many pages follow the sweeps already")
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        self.listening += 1
+        return Followed(events(self.store), self._unfollowed)
 
-        async def stream():
-            self.listening += 1
-            try:
-                async for event in events(self.store):
-                    yield event
-            finally:
-                self.listening -= 1
+    def _unfollowed(self) -> None:
+        self.listening -= 1
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
-
-    async def _kept(self, job: str, **given: Any) -> Response:
+    async def _kept(
+        self, request: Request, job: str, given: dict[str, Any], **how: Any
+    ) -> Response:
         """The reply of before, if it is the same question."""
         key = _key(job, **given)
         if key in self.first:
@@ -206,7 +219,7 @@ class Desk:
         if key in self.kept:
             self.kept.move_to_end(key)
             return Response(self.kept[key], media_type="application/json")
-        response = await self._reply(lambda: self.crew.ask(job, **given))
+        response = await self._ask(request, self.crew, job, given, **how)
         if response.status_code == 200 and key in FIRST:
             self._keep_first(job, given, (200, bytes(response.body)))
         elif response.status_code == 200:
@@ -215,9 +228,16 @@ class Desk:
                 self.kept.popitem(last=False)
         return response
 
-    async def _reply(self, ask: Callable[[], Awaitable[Reply]]) -> Response:
+    async def _ask(
+        self, request: Request, crew: Any, job: str, given: dict[str, Any], **how: Any
+    ) -> Response:
+        asking = crew.ask(job, given, client=client_of(request), **how)
         try:
-            status, body = await ask()
+            status, body = await attended(request, asking)
+        except Gone:
+            return Response(status_code=499)  # nobody reads it
+        except Superseded:
+            return refused(409, "a newer request of this page took its place")
         except Busy:
             return refused(429, "too many computations wait already: try again in a moment")
         except Overrun:
@@ -225,6 +245,20 @@ class Desk:
         except RuntimeError as error:
             return refused(503, f"{error}: try again")
         return Response(body, status_code=status, media_type="application/json")
+
+
+class Followed(StreamingResponse):
+    """A stream of events; `ended` is called when it ends, however it does."""
+
+    def __init__(self, content: AsyncIterator[str], ended: Callable[[], None]):
+        super().__init__(content, media_type="text/event-stream")
+        self.ended = ended
+
+    async def __call__(self, scope, receive, send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.ended()
 
 
 def _key(job: str, name: str = "", query: Sequence[tuple[str, str]] = ()) -> Any:

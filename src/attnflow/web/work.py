@@ -6,7 +6,9 @@ the heavy libraries: its first page is there at once.
 
 import functools
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import traceback
@@ -135,8 +137,20 @@ def perform(line: str) -> subprocess.CompletedProcess[str]:
         words = ["-m", "attnflow", *words]
     elif first != "python":
         raise ValueError(f"neither Python nor attnflow: {line}")
-    command = [sys.executable, *words]
+    command = [sys.executable, "-c", ENDS_WITH_US.format(parent=os.getpid()), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=LINE_SECONDS)
+
+
+# A process that is killed with its parent, on Linux (PR_SET_PDEATHSIG is 1), and then becomes
+# Python with the words given.
+ENDS_WITH_US = f"""
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, {signal.SIGKILL:d})
+    if os.getppid() != {{parent}}:
+        sys.exit("the explorer has gone")
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 def _chosen(name: str) -> Any:
