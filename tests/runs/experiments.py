@@ -3,9 +3,11 @@
 import dataclasses
 import os
 import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optax
@@ -26,6 +28,17 @@ class Walk:
     how: str = ""
 
 
+ODD: dict[str, Callable[[], Any]] = {
+    "complex": lambda: xr.Dataset({"z": 1j}),
+    "nothing": lambda: None,
+    "a number": lambda: 5.0,
+    "attribute None": lambda: xr.Dataset({"x": 1.0}, attrs={"why": None}),
+    "attribute dict": lambda: xr.Dataset({"x": 1.0}, attrs={"why": {"a": 1}}),
+    "name 3": lambda: xr.Dataset({3: ("step", [1.0])}),
+    "exit": lambda: sys.exit(3),
+}
+
+
 def walk(config: Walk) -> xr.Dataset:
     if config.how == "raise":
         raise ArithmeticError(f"seed {config.seed} cannot be done")
@@ -36,8 +49,8 @@ def walk(config: Walk) -> xr.Dataset:
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-    if config.how == "odd":
-        return xr.Dataset({"z": 1j})
+    if config.how in ODD:
+        return ODD[config.how]()
     time.sleep(config.seconds)
     rng = np.random.default_rng(config.seed)
     path = config.rate * rng.normal(size=(config.length, 3)).cumsum(axis=0)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnflow.runs import DamagedRun
 from attnflow.runs.query import compare, final, listed, open, sql, table
 from tests.runs.experiments import Walk, walk
 from tests.runs.stored import Nested, add
@@ -78,15 +77,22 @@ def test_tables_see_no_python_variables(filled):
     assert store.num_rows == 30
 
 
-def test_damage_stops_a_reader(filled):
+def test_readers_leave_out_damaged_runs_and_name_them(filled):
     run = listed(filled)[2].run
     path = run.path / "scalars.parquet"
     content = bytearray(path.read_bytes())
     content[40] ^= 1
     path.write_bytes(content)
-    for read in (table, open, lambda store: compare(store, [each.name for each in store])):
-        with pytest.raises(DamagedRun, match=f"run {run.name} is damaged: scalars.parquet"):
-            read(filled)
+    told = rf"1 run is left out as damaged: {run.name} \(scalars.parquet is not what was written"
+    for read in (table, open, lambda store: sql(store, "select run from scalars")):
+        with pytest.warns(UserWarning, match=told):
+            found = read(filled)
+        assert run.name not in str(found["run"])
+    with (
+        pytest.warns(UserWarning, match=told),
+        pytest.raises(ValueError, match=f"run {run.name} is damaged"),
+    ):
+        compare(filled, [each.name for each in filled])
 
 
 def test_runs_are_compared(filled):

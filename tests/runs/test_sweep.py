@@ -15,7 +15,7 @@ from attnflow.runs import Experiment, Store, grid, plan, sweep
 from attnflow.runs import store as stores
 from attnflow.runs.local import LocalEngine
 from attnflow.runs.sweep import Job
-from tests.runs.experiments import TRAIN, TRAIN_MANY, WALK, WALKS, Training, Walk, train, walk
+from tests.runs.experiments import ODD, TRAIN, TRAIN_MANY, WALK, WALKS, Training, Walk, train, walk
 
 GRID = grid(Walk(), seed=range(6), rate=(0.1, 0.2))
 
@@ -61,11 +61,25 @@ def test_a_failing_run_stops_no_other(engine, tmp_path):
 
 @pytest.mark.parametrize("engine", ["here", "local"])
 def test_data_that_cannot_be_stored_are_a_failure(engine, tmp_path):
+    """With the reason, and the others go on."""
+    reasons = {
+        "complex": "z is complex128",
+        "nothing": "returned None: is its `return` missing?",
+        "a number": "returned a float: a run stores an xarray.Dataset",
+        "attribute None": "Invalid value for attr 'why': None",
+        "attribute dict": "Invalid value for attr 'why': {'a': 1}",
+        "name 3": "Invalid name 3",
+        "exit": "SystemExit: 3",
+    }
+    assert set(reasons) == set(ODD)
     store = Store(tmp_path)
-    report = sweep([Walk(how="odd"), Walk()], WALK, store, engine=engine, progress=False)
+    configs = [*(Walk(how=how) for how in reasons), Walk()]
+    report = sweep(configs, WALK, store, engine=engine, progress=False)
     assert report.done == 1
-    assert "z is complex128" in next(iter(report.failed.values()))
-    assert len(store.failures()) == 1
+    for how, reason in reasons.items():
+        assert reason in report.failed[store.name(Walk(how=how), "walk")]
+    assert store.failures().keys() == report.failed.keys()
+    assert store.check().leftovers == []
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path):
@@ -134,22 +148,23 @@ def test_a_full_disk_ends_the_sweep_with_its_reason(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "_fsync", full)
-        with pytest.raises(stores.StoreError, match="No space left"):
+        patch.setattr(stores, "sync", full)
+        with pytest.raises(stores.StoreError, match=r"nothing can be stored in .*No space left"):
             sweep(GRID, WALK, store, engine="here", progress=False)
     assert len(list(store)) == 2
     sweep(GRID, WALK, store, engine="here", progress=False)
     same(store, GRID)
 
 
-def test_a_plan_counts_and_times(tmp_path):
+def test_a_plan_counts_and_runs_nothing(tmp_path):
     store = Store(tmp_path)
+    assert plan([Walk(how="raise")], WALK, store).seconds_a_run is None
     sweep(GRID[:4], WALK, store, engine="here", progress=False)
-    planned = plan(GRID, WALK, store)
-    assert (planned.total, planned.left) == (12, 8)
+    planned = plan([*GRID, Walk(how="raise")], WALK, store)
+    assert (planned.total, planned.left) == (13, 9)
     assert (planned.seconds_a_run or 0) > 0
     assert len(list(store)) == 4
-    assert "12 runs, 4 done, 8 to do" in str(planned)
+    assert "13 runs, 4 done, 9 to do; one took" in str(planned)
 
 
 def test_lines_tell_how_far_it_is(tmp_path, capsys):

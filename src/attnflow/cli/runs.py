@@ -1,4 +1,4 @@
-"""attnflow runs list|show|compare|export|rm: the run store."""
+"""attnflow runs list|show|compare|check|export|rm: the run store."""
 
 import contextlib
 import dataclasses
@@ -17,10 +17,12 @@ from rich.table import Table
 from typing_extensions import Doc
 
 from attnflow._checks import at_least, choice
+from attnflow.cli.parsing import parse_options
 from attnflow.runs.export import export, export_tensorboard
 from attnflow.runs.filters import Entry, failed, flat, listed, named, separate, telling
 from attnflow.runs.query import compare, final
-from attnflow.runs.store import Run, Store
+from attnflow.runs.run import Run
+from attnflow.runs.store import Store
 from attnflow.runs.text import brief, plain
 
 SHORT = 8  # digits of a name in a table, or more where they are needed
@@ -68,6 +70,11 @@ class ExportOptions(Place):
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckOptions(Place):
+    json: Annotated[bool, Doc("print one object")] = False
+
+
+@dataclasses.dataclass(frozen=True)
 class RemoveOptions(Place):
     which: Annotated[Chosen, Doc(WHICH)] = ()
     yes: Annotated[bool, Doc("do not ask")] = False
@@ -81,13 +88,7 @@ def run(arguments: list[str]) -> int:
         return 0
     choice("action", name, ACTIONS)
     what, options, act = ACTIONS[name]
-    parsed = tyro.cli(
-        options,
-        args=arguments[1:],
-        prog=f"attnflow runs {name}",
-        description=what,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    parsed = parse_options(options, arguments[1:], prog=f"attnflow runs {name}", description=what)
     with _warnings_as_lines():
         return act(parsed)
 
@@ -256,6 +257,30 @@ def remove(options: RemoveOptions) -> int:
     return 0
 
 
+def check(options: CheckOptions) -> int:
+    store = options.open()
+    found = store.check()
+    if options.json:
+        print(json.dumps(dataclasses.asdict(found), indent=1))
+        return 1 if found.damaged or found.unreadable else 0
+    for name, why in found.damaged.items():
+        print(f"{name}  {why}")
+    for name in found.unreadable:
+        print(f"{name}  the record of its failure cannot be read")
+    whole, damaged = len(found.whole), len(found.damaged)
+    print(f"{_count(whole, 'runs')} {'is' if whole == 1 else 'are'} whole, {damaged} damaged")
+    if damaged:
+        print("a sweep over their configs redoes damaged runs; attnflow runs rm NAME removes one")
+    if found.failed:
+        print(f"{_count(len(found.failed), 'runs')} failed: attnflow runs list --failed")
+    if found.leftovers:
+        print(
+            f"{_count(len(found.leftovers), 'drafts')} of killed processes: the next sweep "
+            "removes them"
+        )
+    return 1 if found.damaged or found.unreadable else 0
+
+
 def _agreed(question: str) -> bool:
     try:
         return input(question).strip().lower() in ("y", "yes")
@@ -318,6 +343,7 @@ ACTIONS: dict[str, tuple[str, type, Callable[[Any], int]]] = {
     "list": ("the runs, newest first, or those that failed", ListOptions, list_runs),
     "show": ("one run: config, environment, checksums, final scalars, log", ShowOptions, show),
     "compare": ("where runs differ, and what they came to", CompareOptions, compare_runs),
+    "check": ("read every file of every run: exit status 1 if one is damaged", CheckOptions, check),
     "export": ("CSV, Parquet or TensorBoard event files", ExportOptions, export_runs),
     "rm": ("remove runs", RemoveOptions, remove),
 }

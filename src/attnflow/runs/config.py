@@ -25,9 +25,84 @@ def canonical(config: Any, experiment: str = "") -> str:
     )
 
 
+def names(config: Any, experiment: str = "") -> tuple[str, str]:
+    """The names that the run of a config may have, the usual one first.
+
+    The usual name is the hash of the fields that differ from their defaults, so that a new field
+    with a default renames no run; whole numbers count the same as 1 and as 1.0. The other name is
+    the hash of the whole config: runs of the first edition have it, and runs whose usual name is
+    taken because a default has changed since.
+    """
+    text = canonical(config, experiment)
+    head = {"experiment": experiment, "type": type(config).__name__}
+    return digest(_text(head | {"differs": _differing(config)})), digest(text)
+
+
 def digest(text: str) -> str:
-    """The name of the run of a canonical config."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def is_same(stored: Mapping[str, Any], config: Any, experiment: str = "") -> bool:
+    """Whether a stored config (as `canonical` wrote it, parsed) is this one. A field that was not
+    there yet must have its default."""
+    ours = json.loads(canonical(config, experiment))
+    if (stored["experiment"], stored["type"]) != (ours["experiment"], ours["type"]):
+        return False
+    return _same_fields(stored["config"], ours["config"], config)
+
+
+def _same_fields(stored: Any, ours: Any, value: Any) -> bool:
+    if not (dataclasses.is_dataclass(value) and isinstance(stored, Mapping)):
+        return _text(stored) == _text(ours)
+    added = {name for name in ours if name not in stored}
+    if added & set(_differing(value)):
+        return False
+    return all(
+        _same_fields(stored[name], ours[name], getattr(value, name, None))
+        for name in ours
+        if name not in added
+    )
+
+
+def _differing(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not at their defaults, and of nested ones likewise."""
+    if not dataclasses.is_dataclass(value):
+        return _plain(value, "config")
+    found = {}
+    for field in dataclasses.fields(value):
+        mine = getattr(value, field.name)
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        plain = _plain(mine, field.name)
+        if default is not dataclasses.MISSING and _text(plain) == _text(_plain_or_none(default)):
+            continue
+        nested = dataclasses.is_dataclass(mine) and not isinstance(mine, type)
+        found[field.name] = _differing(mine) if nested else plain
+    return found
+
+
+def _plain_or_none(default: Any) -> Any:
+    """A default that cannot name a run (infinity) is equal to no value that can."""
+    try:
+        return _plain(default, "default")
+    except ValueError:
+        return {"no plain data": None}
+
+
+def _text(value: Any) -> str:
+    """The same for 1 and 1.0, another for True."""
+    return json.dumps(_numbers(value), sort_keys=True, separators=(",", ":"))
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
 
 
 def _plain(value: Any, where: str) -> Any:

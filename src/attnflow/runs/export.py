@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from attnflow._checks import choice
 from attnflow.runs.files import whole
-from attnflow.runs.filters import Entry, Filters, listed, swept, undamaged
+from attnflow.runs.filters import Entry, Filters, listed, swept
+from attnflow.runs.packing import CLOCKS
 from attnflow.runs.query import database, long
-from attnflow.runs.store import CLOCKS, Store
+from attnflow.runs.store import Store
 
 SUFFIX = ".attnflow"  # of the event files that are ours to replace
 
@@ -51,7 +52,7 @@ def export_tensorboard(store: Store, filters: Filters, folder: Path) -> int:
 
 
 def chosen(store: Store, filters: Filters) -> list[Entry]:
-    entries = listed(store, filters)
+    entries = listed(store, filters, verify=True)
     if not entries:
         raise ValueError(f"nothing to export: no run in {store.root} passes the filters")
     return entries
@@ -66,7 +67,7 @@ def label(entry: Entry, varied: Sequence[str]) -> str:
 
 
 def _write_events(writer: Any, entry: Entry, folder: Path) -> None:
-    scalars = undamaged(entry).scalars
+    scalars = entry.run.scalars
     for old in folder.glob(f"events.out.tfevents.*{SUFFIX}"):
         old.unlink()
     clock = next((name for name in CLOCKS if name in scalars.column_names), None)

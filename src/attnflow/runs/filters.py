@@ -4,20 +4,20 @@ import dataclasses
 import functools
 import json
 import operator
-import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from attnflow._checks import choice
-from attnflow.runs.config import SCHEMA
-from attnflow.runs.store import DamagedRun, Run, Store
+from attnflow.runs.run import Run
+from attnflow.runs.store import DamagedRun, Store
 
 Filters = str | Iterable[str]
+SMALL = 1 << 20  # bytes of a file that is read to list its run
 OWN = ("run", "experiment")  # fields of every run; a config's field of that name is config.run
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -143,17 +143,35 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def listed(store: Store, filters: Filters = ()) -> list[Entry]:
+def listed(store: Store, filters: Filters = (), *, verify: bool = False) -> list[Entry]:
     """The finished runs that pass every filter, by name; what has no operator is the name of a run
     or its unique beginning, and of several names each is chosen.
 
-    A run without the field of a filter does not pass; a field that no run has is an error. Costs
-    one small file a run. Runs whose config cannot be read are left out, with a warning.
+    A run without the field of a filter does not pass; a field that no run has is an error. Damaged
+    runs are left out, with one warning that names them. Small files are read and compared with
+    their checksums, large ones by their size; verify: large ones are read as well.
     """
     tests, names = separate(filters)
     wanted = {named(store, name) for name in names}
-    entries = sorted(_entries(store), key=lambda entry: entry.name)
-    return [x for x in passing(entries, tests) if not wanted or x.name in wanted]
+    entries, wrong = _entries(store)
+    chosen = [x for x in passing(entries, tests) if not wanted or x.name in wanted]
+    if wanted:
+        wrong = {name: why for name, why in wrong.items() if name in wanted}
+    if verify:
+        found = {entry.name: entry.run.damage() for entry in chosen}
+        wrong |= {name: why for name, why in found.items() if why is not None}
+        chosen = [entry for entry in chosen if entry.name not in wrong]
+    if wrong:
+        warnings.warn(left_out(wrong), stacklevel=2)
+    return chosen
+
+
+def left_out(wrong: Mapping[str, str], most: int = 5) -> str:
+    """One line that names damaged runs and what is wrong with them."""
+    named = [f"{name} ({why})" for name, why in sorted(wrong.items())]
+    rest = [f"and {len(named) - most} more"] if len(named) > most else []
+    count = "1 run is" if len(named) == 1 else f"{len(named)} runs are"
+    return f"{count} left out as damaged: {', '.join(named[:most] + rest)}"
 
 
 def separate(filters: Filters) -> tuple[list[str], list[str]]:
@@ -194,45 +212,28 @@ def _known(wanted: Filter, entries: list[Entry]) -> None:
         )
 
 
-def _entries(store: Store) -> Iterator[Entry]:
-    for name in folders(store):
-        path = f"{store.root}/{name}"
-        try:
-            when = os.stat(f"{path}/DONE").st_mtime
-        except (FileNotFoundError, NotADirectoryError):
-            continue  # not a finished run
-        try:
-            stored = json.loads(_read(f"{path}/config.json"))
-            if stored["schema"] > SCHEMA:
-                _left_out(name, "a newer attnflow stored it")
-                continue
-            yield Entry(name, store.root, stored["experiment"], flat(stored["config"]), when)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            if os.path.exists(f"{path}/DONE"):  # else it has just been removed
-                _left_out(name, "its config.json is damaged")
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _left_out(name: str, why: str) -> None:
-    warnings.warn(f"run {name} is left out: {why}", stacklevel=2)
+def _entries(store: Store) -> tuple[list[Entry], dict[str, str]]:
+    """All runs by name, and what is wrong with those that are damaged."""
+    entries, wrong = [], {}
+    for name in store.names():
+        run = Run(name, store.root / name)
+        stored, when, why = run.verify(most=SMALL)
+        if why is None:
+            entry = Entry(name, store.root, stored["experiment"], flat(stored["config"]), when)
+            entries.append(entry)
+        elif run.path.exists():  # else it has just been removed
+            wrong[name] = why
+    return entries, wrong
 
 
 def folders(store: Store) -> list[str]:
-    """Names below the store that may be runs."""
-    try:
-        with os.scandir(store.root) as found:
-            return [item.name for item in found if not item.name.startswith(".")]
-    except FileNotFoundError:
-        return []
+    """Names of runs, whole or damaged."""
+    return store.names()
 
 
 def named(store: Store, start: str, *, failed: bool = False) -> str:
     """The name of the one run whose name begins so; failed: also those that failed."""
-    known = {name for name in folders(store) if name.startswith(start) and store.get(name)}
+    known = {name for name in store.names() if name.startswith(start)}
     if failed:
         known |= {name for name in store.failures() if name.startswith(start)}
     if start in known:

@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from attnflow.runs.filters import Entry, Filters, as_text, free, listed, swept, undamaged
+from attnflow.runs.filters import Entry, Filters, as_text, free, listed, swept
 from attnflow.runs.store import Store
 
 
 def open(store: Store, filters: Filters = ()) -> xr.Dataset:
     """The chosen runs as one Dataset. The fields in which they differ are its dimensions if every
     combination is there once; else there is one dimension `run`, and the fields are coordinates
-    along it. `run` holds the names, `attrs` the experiment and the fields that are the same."""
-    entries = listed(store, filters)
+    along it. `run` holds the names, `attrs` the experiment and the fields that are the same.
+    Damaged runs are left out, with a warning that names them."""
+    entries = listed(store, filters, verify=True)
     if not entries:
         asked = filters if isinstance(filters, str) else " ".join(filters)
         raise ValueError(f"no run in {store.root}" + (f" passes {asked}" if asked else ""))
     _same(entries, "experiment", lambda entry: entry.experiment, ["experiment"])
-    loaded = {entry.name: undamaged(entry).data() for entry in entries}
+    loaded = {entry.name: entry.run.data() for entry in entries}
     varied = swept(entries)
     _alike(entries, loaded, varied)
     first = loaded[entries[0].name]

@@ -4,16 +4,20 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import pickle
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from attnflow.runs.store import Store, StoreError
-from attnflow.runs.sweep import Experiment, Job, Outcome, stored, work
+from attnflow.runs.jobs import Experiment, Job, Outcome, work
+from attnflow.runs.processes import end_with_parent
+from attnflow.runs.store import Store
+from attnflow.runs.sweep import place_in, stored
 
 DEATHS = 3  # after so many deaths of its worker a job has failed
+READY = None  # the first message of a worker
 GRACE = 20.0  # seconds to finish a write when the sweep is stopped
 
 
@@ -22,6 +26,7 @@ class Worker:
     process: Any
     pipe: Connection
     job: Job | None = None
+    started: bool = False
 
 
 class LocalEngine:
@@ -34,6 +39,7 @@ class LocalEngine:
     def __call__(
         self, jobs: Sequence[Job], experiment: Experiment, store: Store
     ) -> Iterator[list[Outcome]]:
+        _check_pickles(experiment, jobs[0])
         waiting, deaths = deque(jobs), dict.fromkeys((job.number for job in jobs), 0)
         count = min(self._count(jobs), len(jobs))
         crew = [self._hire(count, experiment, store) for _ in range(count)]
@@ -48,6 +54,7 @@ class LocalEngine:
                         outcomes = worker.pipe.recv()
                     except (EOFError, OSError):
                         job = worker.job
+                        _check_started(worker)
                         crew[crew.index(worker)] = self._hire(count, experiment, store)
                         if job is None:
                             continue
@@ -57,8 +64,9 @@ class LocalEngine:
                             continue
                         worker.process.join(GRACE)
                         outcomes = [_died(config, worker.process) for config in job.configs]
-                    if isinstance(outcomes, StoreError):
-                        raise outcomes
+                    if outcomes is READY:
+                        worker.started = True
+                        continue
                     worker.job = None
                     left -= 1
                     yield outcomes
@@ -90,6 +98,26 @@ class LocalEngine:
     def _ready(self, crew: list[Worker]) -> list[Worker]:
         ready = wait([worker.pipe for worker in crew])
         return [worker for worker in crew if worker.pipe in ready]
+
+
+def _check_pickles(experiment: Experiment, job: Job) -> None:
+    try:
+        pickle.dumps((experiment, job))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"experiment {experiment.name!r} cannot be sent to other processes ({error}): define "
+            "its functions and its config at the top of a module, or use engine='here'"
+        ) from None
+
+
+def _check_started(worker: Worker) -> None:
+    if not worker.started:
+        worker.process.join(GRACE)
+        raise RuntimeError(
+            f"a worker could not start (exit status {worker.process.exitcode}; its error is "
+            "above): workers import the module of the experiment, so a script must start its sweep "
+            'under if __name__ == "__main__":'
+        )
 
 
 def _died(config: Any, process: Any) -> Outcome:
@@ -147,16 +175,16 @@ def _serve(pipe: Connection, experiment: Experiment, store: Store) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which tells us
+    end_with_parent()
+    place = place_in(store, experiment)
     with contextlib.suppress(EOFError, OSError):
+        pipe.send(READY)
         while True:
-            outcomes = work(pipe.recv(), experiment, store)
-            state["writing"] = True
-            answer: list[Outcome] | StoreError
-            try:
-                answer = [stored(outcome, experiment, store) for outcome in outcomes]
-            except StoreError as error:
-                answer = error  # the sweep cannot go on: it is the driver who says so
-            state["writing"] = False
-            if state["leave"]:
-                return
+            answer = []
+            for outcome in work(pipe.recv(), experiment, place):
+                state["writing"] = True
+                answer.append(stored(outcome, experiment, store))
+                state["writing"] = False
+                if state["leave"]:
+                    return
             pipe.send(answer)

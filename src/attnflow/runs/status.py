@@ -108,14 +108,24 @@ def _locks(root: Path) -> Iterator[Path]:
 
 def is_locked(path: Path) -> bool:
     """Some process holds a lock on this file or folder."""
+    with unlocked(path) as free:
+        return not free
+
+
+@contextlib.contextmanager
+def unlocked(path: Path) -> Iterator[bool]:
+    """Whether nobody holds a lock on this file or folder; then nobody gets one inside."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
-        return False
+        yield True
+        return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:  # held, or a file system without locks: then better taken for held
-        return True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:  # held, or a file system without locks: then better taken for held
+            free = False
+        yield free
     finally:
         os.close(handle)

@@ -1,87 +1,60 @@
-"""A directory a run, named by the hash of its config. What is there is whole.
+"""One directory per run, named by the hash of its config. What is there is whole.
 
 A run is written into a hidden sibling and takes its name only when all its files are on disk,
 `DONE` last with the checksums of the others. So a reader sees all of a run or nothing, whatever was
-killed; two writers of the same run do its work twice and one of them wins.
+killed; two writers of the same run do its work twice and one of them wins. A draft is locked while
+its writer lives: what is not locked is the rest of a killed process, and is removed by the next
+sweep.
 """
 
+import contextlib
 import dataclasses
-import hashlib
+import fcntl
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import xarray as xr
 
-from attnflow.runs.checkpoint import Checkpoint
-from attnflow.runs.config import canonical, digest
-from attnflow.runs.environment import environment
+from attnflow.runs import status
+from attnflow.runs.checkpoint import FileCheckpoint
+from attnflow.runs.config import DIGITS, canonical, is_same, names
 from attnflow.runs.files import whole
+from attnflow.runs.packing import FILES, write_files
+from attnflow.runs.run import DONE, Run, config_of, regular, write_done
 
-FILES = ("config.json", "environment.json", "scalars.parquet", "arrays.nc", "log.txt")
-CLOCKS = ("step", "time")
-SMALL = 1 << 20  # bytes up to which netCDF 3 is written: twenty times faster than netCDF 4
+STALE = 3600.0  # seconds after which a draft of a single file is the rest of a killed process
 
 
 class StoreError(RuntimeError):
     """The store cannot do what was asked; it is as it was."""
 
 
+class DamagedRun(StoreError):
+    """A run whose files are not those that were written."""
+
+    def __init__(self, run: Run, wrong: str):
+        super().__init__(f"run {run.name} is damaged: {wrong}")
+        self.run, self.wrong = run, wrong
+
+
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A finished run."""
+class Check:
+    """What `Store.check` found. `damaged`: run name to what is wrong; `failed`: runs with a
+    recorded failure; `unreadable`: records of failures that are damaged; `leftovers`: drafts of
+    killed processes, which the next sweep removes."""
 
-    name: str
-    path: Path
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Its fields as plain data."""
-        return self.stored["config"]
-
-    @property
-    def stored(self) -> dict[str, Any]:
-        return json.loads((self.path / "config.json").read_text())
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        return json.loads((self.path / "environment.json").read_text())
-
-    @property
-    def scalars(self) -> pa.Table:
-        return pq.read_table(self.path / "scalars.parquet")
-
-    @property
-    def log(self) -> str:
-        return (self.path / "log.txt").read_text()
-
-    def data(self) -> xr.Dataset:
-        found = xr.load_dataset(self.path / "arrays.nc")
-        narrow = [x for x in found.variables if found[x].dtype in (np.int32, np.int8)]
-        return found.assign({x: found[x].astype(np.int64) for x in narrow})  # netCDF 3 has no int64
-
-    def damage(self) -> str | None:
-        """What is wrong with its files, if anything: all are read and compared with `DONE`."""
-        try:
-            marks = json.loads((self.path / "DONE").read_text())
-        except FileNotFoundError:
-            return "DONE is missing"
-        except ValueError:
-            return "DONE is not readable"
-        for name, mark in marks.items():
-            try:
-                if _checksum(self.path / name) != mark:
-                    return f"{name} is not what was written"
-            except OSError as error:
-                return f"{name} cannot be read ({error.strerror})"
-        return None
+    whole: list[str]
+    damaged: dict[str, str]
+    failed: list[str]
+    unreadable: list[str]
+    leftovers: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,40 +67,59 @@ class Store:
         object.__setattr__(self, "root", Path(root))
 
     def name(self, config: Any, experiment: str = "") -> str:
-        return digest(canonical(config, experiment))
+        """The name of this config's run: that of the stored one, else the one it will get."""
+        candidates = names(config, experiment)
+        free = []
+        for name in candidates:
+            holds = self._holds(name, config, experiment)
+            if holds:
+                return name
+            free += [name] if holds is None else []
+        if not free:
+            raise StoreError(
+                f"run {candidates[0]} is of another config with the same hash: give this sweep a "
+                "store of its own"
+            )
+        return free[0]
+
+    def _holds(self, name: str, config: Any, experiment: str) -> bool | None:
+        """Whether the run of this name is of this config; None: there is none that can say so."""
+        run = Run(name, self.root / name)
+        try:
+            same = is_same(config_of(run), config, experiment)
+        except (OSError, ValueError):
+            return None
+        return None if not same and run.damage() else same
 
     def find(self, config: Any, experiment: str = "") -> Run | None:
-        """The finished run of this config, or None. Raises on one that is damaged, and on the run
-        of another config under the same name."""
-        text = canonical(config, experiment)
-        run = self.get(digest(text))
+        """The finished run of this config, or None. Raises on one that is damaged."""
+        run = self.get(self.name(config, experiment))
         if run is None:
             return None
         wrong = run.damage()
         if wrong is not None:
             raise DamagedRun(run, wrong)
-        stored = (run.path / "config.json").read_text().strip()
-        if stored != text:
-            raise StoreError(
-                f"run {run.name} is of another config with the same hash: give this sweep a store "
-                "of its own"
-            )
         return run
 
     def get(self, name: str) -> Run | None:
+        """The run of this name, whole or damaged."""
         path = self.root / name
-        return Run(name, path) if (path / "DONE").exists() else None
+        return Run(name, path) if is_run(path) else None
 
     def __iter__(self) -> Iterator[Run]:
-        """All finished runs, by name."""
-        if not self.root.exists():
-            return
-        with os.scandir(self.root) as entries:
-            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-        for name in names:
-            run = self.get(name)
-            if run is not None:
-                yield run
+        """All runs that have their `DONE` mark, by name."""
+        for name in self.names():
+            if (self.root / name / DONE).exists():
+                yield Run(name, self.root / name)
+
+    def names(self) -> list[str]:
+        """Of all runs, whole or damaged."""
+        try:
+            with os.scandir(self.root) as entries:
+                found = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [name for name in found if is_run(self.root / name)]
 
     def add(
         self,
@@ -139,62 +131,88 @@ class Store:
         seconds: float = 0.0,
     ) -> Run:
         """Store what a config gave. If the run is there already and whole, it stays."""
-        text = canonical(config, experiment)
-        name = digest(text)
-        data = _storable(data)
-        self.root.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".new-{name}-", dir=self.root))
+        with self._draft(config, experiment) as draft:
+            write_files(draft.path, config, data, experiment, log, seconds)
+        return draft.run
+
+    def add_files(self, config: Any, files: Mapping[str, bytes], *, experiment: str = "") -> Run:
+        """The same with the files as `write_files` made them, elsewhere."""
+        with self._draft(config, experiment) as draft:
+            for name in FILES:
+                (draft.path / name).write_bytes(files[name])
+        return draft.run
+
+    @contextlib.contextmanager
+    def _draft(self, config: Any, experiment: str) -> Iterator["Draft"]:
+        """A folder to write a run's files into; afterwards it is the run."""
+        name = self.name(config, experiment)
         try:
-            about = environment() | {"seconds": seconds, "seed": getattr(config, "seed", None)}
-            (draft / "config.json").write_text(text + "\n")
-            (draft / "environment.json").write_text(json.dumps(about, indent=1) + "\n")
-            (draft / "log.txt").write_text(log)
-            pq.write_table(scalars_of(data), draft / "scalars.parquet")
-            _write_arrays(data, draft / "arrays.nc")
-            _fsync(draft / "arrays.nc")  # what a power cut takes of the rest, the checksums tell
-            marks = {each: _checksum(draft / each) for each in FILES}
-            (draft / "DONE").write_text(json.dumps(marks, indent=1) + "\n")
-            draft.chmod(0o755)
-            run = self._named(draft, name)
-            self.forget_failure(name)
-            self.checkpoint(config, experiment).clear()
-            return run
+            with self._locked_folder(f".new-{name}-") as path:
+                draft = Draft(path, Run(name, self.root / name))
+                yield draft
+                write_done(path, name)
+                path.chmod(0o755)
+                for each in ("arrays.nc", DONE, "."):  # of the rest, the checksums tell
+                    sync(path / each)
+                self._take_name(draft)
+                sync(self.root)
+                self.forget_failure(name)
+                self.checkpoint(config, experiment).clear()
         except OSError as error:
             raise StoreError(
                 f"run {name} could not be stored: {error.strerror or error}"
             ) from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
-    def _named(self, draft: Path, name: str) -> Run:
-        run = Run(name, self.root / name)
+    @contextlib.contextmanager
+    def _locked_folder(self, prefix: str) -> Iterator[Path]:
+        """A hidden folder that is ours while we live; it is removed unless it was renamed."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=self.root))
+            handle = os.open(path, os.O_RDONLY)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if path.exists():  # else somebody tidied up before the lock
+                break
+            os.close(handle)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(handle)
+
+    def _take_name(self, draft: "Draft") -> None:
+        run = draft.run
         for _ in range(100):
             try:
-                draft.rename(run.path)
-                return run
+                draft.path.rename(run.path)
+                return
             except OSError:
-                if not run.path.exists():
+                if not os.path.lexists(run.path):
                     raise
             if run.damage() is None:
-                return run  # somebody was faster
+                return  # somebody was faster
             self.remove(run)
-        raise StoreError(f"run {name} cannot take its name: something keeps making {run.path}")
+        raise StoreError(f"run {run.name} cannot take its name: something keeps making {run.path}")
 
     def remove(self, run: Run) -> None:
         """In one step for every reader."""
-        gone = Path(tempfile.mkdtemp(prefix=f".old-{run.name}-", dir=self.root))
         try:
-            run.path.rename(gone / "run")
-        except FileNotFoundError:
-            pass
-        finally:
-            shutil.rmtree(gone, ignore_errors=True)
+            with (
+                self._locked_folder(f".old-{run.name}-") as gone,
+                contextlib.suppress(FileNotFoundError),
+            ):
+                run.path.rename(gone / "run")
+        except OSError as error:
+            raise StoreError(
+                f"run {run.name} could not be removed: {error.strerror or error}"
+            ) from error
 
     def add_failure(self, config: Any, traceback: str, *, experiment: str = "") -> None:
         """Keep why a config gave nothing; until it gives something."""
-        text = canonical(config, experiment)
-        record = json.loads(text) | {"traceback": traceback}
-        with whole(self._failure(digest(text))) as draft:
+        record = json.loads(canonical(config, experiment)) | {"traceback": traceback}
+        name = self.name(config, experiment)
+        with whole(self._failure(name)) as draft:
             draft.write_text(json.dumps(record, indent=1) + "\n")
 
     def _failure(self, name: str) -> Path:
@@ -204,76 +222,100 @@ class Store:
         self._failure(name).unlink(missing_ok=True)
 
     def failures(self) -> dict[str, dict[str, Any]]:
-        """By the name of the run: config and traceback."""
-        found = sorted((self.root / ".failed").glob("[!.]*.json"))
-        return {path.stem: json.loads(path.read_text()) for path in found}
+        """By the name of the run: config and traceback. Damaged records are left out, with a
+        warning."""
+        found, unreadable = self._failures()
+        if unreadable:
+            names = ", ".join(unreadable)
+            warnings.warn(f"records of failures that cannot be read: {names}", stacklevel=2)
+        return found
 
-    def checkpoint(self, config: Any, experiment: str = "") -> Checkpoint:
+    def _failures(self) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        found, unreadable = {}, []
+        for path in sorted((self.root / ".failed").glob("[!.]*.json")):
+            try:
+                record = json.loads(regular(path))
+                kinds = {"experiment": str, "config": dict, "traceback": str}
+                if any(type(record.get(key)) is not kind for key, kind in kinds.items()):
+                    raise ValueError
+                found[path.stem] = record
+            except FileNotFoundError:
+                continue  # just forgotten
+            except (OSError, ValueError, AttributeError):
+                unreadable.append(path.stem)
+        return found, unreadable
+
+    def checkpoint(self, config: Any, experiment: str = "") -> FileCheckpoint:
         """Where a run of this config may keep its state."""
-        return Checkpoint(self.root / ".work" / f"{self.name(config, experiment)}.npz")
+        return self.checkpoint_of(self.name(config, experiment))
+
+    def checkpoint_of(self, name: str) -> FileCheckpoint:
+        return FileCheckpoint(self.root / ".work" / f"{name}.state")
+
+    def check(self) -> Check:
+        """Every file of every run, compared with what was written."""
+        whole_ones, damaged = [], {}
+        for name in self.names():
+            wrong = Run(name, self.root / name).damage()
+            if wrong is None:
+                whole_ones.append(name)
+            else:
+                damaged[name] = wrong
+        failures, unreadable = self._failures()
+        left = [path.name for path in self._leftovers()]
+        return Check(whole_ones, damaged, sorted(failures), unreadable, left)
 
     def sweep_up(self) -> int:
-        """Remove what killed processes left; for when no other process writes here."""
-        left = [*self.root.glob(".new-*"), *self.root.glob(".old-*")]
+        """Remove what killed processes left. Drafts of living writers stay."""
+        left = self._leftovers()
         for path in left:
-            shutil.rmtree(path, ignore_errors=True)
+            with status.unlocked(path) as free:
+                if free and path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif free:
+                    path.unlink(missing_ok=True)
+        status.remove_dead(self.root)
         return len(left)
 
+    def _leftovers(self) -> list[Path]:
+        drafts = [*self.root.glob(".new-*"), *self.root.glob(".old-*")]
+        found = [path for path in drafts if not status.is_locked(path)]
+        for path in [*self.root.glob(".failed/.*"), *self.root.glob(".work/.*")]:
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > STALE:
+                    found.append(path)
+        return found
 
-class DamagedRun(StoreError):
-    """A run whose files are not those that were written."""
-
-    def __init__(self, run: Run, wrong: str):
-        super().__init__(f"run {run.name} is damaged: {wrong}")
-        self.run, self.wrong = run, wrong
-
-
-def _storable(data: xr.Dataset) -> xr.Dataset:
-    for name, values in data.variables.items():
-        if values.dtype.kind in "fiubU":
-            continue
-        if all(isinstance(x, str) for x in values.values.flat):  # words as objects
-            data = data.assign({name: values.astype(str)})
-        else:
-            raise ValueError(f"{name} is {values.dtype}: a run stores numbers and words")
-    return data
-
-
-def scalars_of(data: xr.Dataset) -> pa.Table:
-    """What is one number, or one number a step (or time): a column each."""
-    clock = next((name for name in CLOCKS if name in data.dims), None)
-    length = data.sizes[clock] if clock else 1
-    columns: dict[str, Any] = {clock: data[clock].values} if clock else {}
-    for name in data.data_vars:
-        values = data.variables[name]
-        if values.dtype.kind not in "fiub":
-            continue
-        if values.dims == ((clock,) if clock else ()):
-            columns[str(name)] = np.atleast_1d(values.values)
-        elif clock and values.dims == ():
-            columns[str(name)] = np.broadcast_to(values.values, length)
-    return pa.table({name: np.ascontiguousarray(x) for name, x in columns.items()})
+    def unwritable(self) -> OSError | None:
+        """Why nothing can be stored here at all, if so: what a run needs is tried."""
+        try:
+            with self._locked_folder(".new-probe-") as path:
+                for each in (*FILES, DONE):
+                    (path / each).write_bytes(bytes(4096))
+                    sync(path / each)
+        except OSError as error:
+            return error
+        return None
 
 
-def _write_arrays(data: xr.Dataset, path: Path) -> None:
-    plain = all(_fits_netcdf_3(values) for values in data.variables.values())
-    if plain and data.nbytes <= SMALL:
-        data.to_netcdf(path, engine="scipy", format="NETCDF3_64BIT")
-    else:
-        data.to_netcdf(path, engine="h5netcdf")
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    path: Path
+    run: Run
 
 
-def _fits_netcdf_3(values: xr.Variable) -> bool:
-    if values.dtype.kind == "i":
-        return values.size == 0 or bool(np.abs(values.values).max() < 2**31)
-    return values.dtype.kind in "fU"
+def is_run(path: Path) -> bool:
+    """A folder with a name such as ours, or with a file that only a run has."""
+    if os.path.exists(f"{path}/{DONE}"):
+        return True
+    hashed = len(path.name) == DIGITS and set(path.name) <= set("0123456789abcdef")
+    return (hashed and os.path.lexists(path)) or (path / "arrays.nc").exists()
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+def sync(path: Path) -> None:
+    """To the disk, and not only to its cache."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -2,60 +2,19 @@
 
 import contextlib
 import dataclasses
-import inspect
-import io
 import signal
+import statistics
 import threading
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import xarray as xr
-
 from attnflow._checks import at_least, choice
+from attnflow.runs.jobs import Experiment, Job, Outcome, Place, split, work
 from attnflow.runs.progress import Progress
-from attnflow.runs.store import DamagedRun, Store
-
-BATCH = 64  # configs of one compiled program
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """`run(config)` gives a Dataset; with a parameter `checkpoint` it also gets a place for its
-    state. `batch(configs)` gives one each, for configs of which `alike` says the same: those that
-    differ in a seed, a rate or a scale, and train in one program. All are functions of a module, so
-    that other processes find them."""
-
-    name: str
-    run: Callable[..., xr.Dataset]
-    batch: Callable[[Sequence[Any]], Sequence[xr.Dataset]] | None = None
-    alike: Callable[[Any], Hashable] | None = None
-
-    def __post_init__(self):
-        if (self.batch is None) != (self.alike is None):
-            raise ValueError("an experiment in batches needs both `batch` and `alike`")
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """Configs that one worker does in one go."""
-
-    number: int
-    configs: tuple[Any, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """Of one config: a traceback, or how long it took and, unless it is stored already, what it
-    gave."""
-
-    config: Any
-    seconds: float
-    failure: str | None = None
-    data: xr.Dataset | None = None
-    log: str = ""
+from attnflow.runs.status import Announcement
+from attnflow.runs.store import DamagedRun, Store, StoreError
 
 
 class Engine(Protocol):
@@ -107,9 +66,10 @@ def sweep(
     engine: "local" (processes of this machine; `workers`, by default one a core), "here" (this
     process, one after the other) or "ray" (`address` of a cluster, or one on this machine). fresh:
     do finished runs again. batched: use the experiment's `batch` where it has one. A config that
-    fails is recorded with its traceback (`store.failures()`) and the rest go on. Ctrl-C and SIGTERM
-    end the sweep after what is being written; the next call goes on where it stopped. each: called
-    with a config and its seconds when its run is stored.
+    fails is recorded with its traceback (`store.failures()`) and the rest go on; so is one whose
+    data cannot be stored. A store that cannot be written at all stops the sweep: StoreError. Ctrl-C
+    and SIGTERM end the sweep after what is being written; the next call goes on where it stopped.
+    each: called with a config and its seconds when its run is stored.
     """
     choice("engine", engine, ("local", "here", "ray"))
     if workers is not None:
@@ -117,17 +77,24 @@ def sweep(
     begun = time.perf_counter()
     report = Report()
     todo = pending(configs, experiment, store, fresh, report)
-    jobs = list(_jobs(todo, experiment, batched))
+    jobs = split(todo, experiment, batched)
     report.left = len(todo)
     if not jobs:
         return report
     run = _engine(engine, workers, address)
-    with Progress(experiment.name, len(todo), progress) as tell, _stoppable():
+    store.sweep_up()
+    _require_writable(store, store.unwritable())
+    with (
+        Announcement(store.root, experiment.name, len(todo)) as announced,
+        Progress(experiment.name, len(todo), progress) as tell,
+        _stoppable(),
+    ):
         outcomes = run(jobs, experiment, store)
         try:
             for outcome in (each for many in outcomes for each in many):
                 _keep(outcome, experiment, store, report)
                 tell(len(report.failed))
+                announced.update(report.done, len(report.failed))
                 name = store.name(outcome.config, experiment.name)
                 if each is not None and name not in report.failed:
                     each(outcome.config, outcome.seconds)
@@ -168,21 +135,6 @@ def pending(
     return list(todo.values())
 
 
-def _jobs(configs: Sequence[Any], experiment: Experiment, batched: bool) -> Iterator[Job]:
-    if experiment.batch is None or experiment.alike is None or not batched:
-        yield from (Job(number, (config,)) for number, config in enumerate(configs))
-        return
-    groups: dict[Hashable, list[Any]] = {}
-    for config in configs:
-        groups.setdefault(experiment.alike(config), []).append(config)
-    parts = [
-        tuple(group[i : i + BATCH])
-        for group in groups.values()
-        for i in range(0, len(group), BATCH)
-    ]
-    yield from (Job(number, part) for number, part in enumerate(parts))
-
-
 def _engine(name: str, workers: int | None, address: str | None) -> Engine:
     if name == "here":
         return here
@@ -200,78 +152,51 @@ def _keep(outcome: Outcome, experiment: Experiment, store: Store, report: Report
     report.left -= 1
     if outcome.failure is None:
         report.done += 1
-    else:
-        name = store.name(outcome.config, experiment.name)
-        report.failed[name] = outcome.failure
-        store.add_failure(outcome.config, outcome.failure, experiment=experiment.name)
+        return
+    report.failed[store.name(outcome.config, experiment.name)] = outcome.failure
+    try:
+        problem = store.unwritable()
+        if problem is None:
+            store.add_failure(outcome.config, outcome.failure, experiment=experiment.name)
+    except OSError as error:
+        problem = error
+    _require_writable(store, problem)
+
+
+def _require_writable(store: Store, problem: OSError | None) -> None:
+    if problem is not None:
+        raise StoreError(
+            f"nothing can be stored in {store.root} ({problem.strerror or problem}): the sweep "
+            "stops; finished runs are kept, and the same call goes on once that is mended"
+        )
 
 
 def stored(outcome: Outcome, experiment: Experiment, store: Store) -> Outcome:
-    """The outcome, with its data on disk instead of in it; a failure if they are no such data."""
-    if outcome.data is None:
+    """The outcome, with its data on disk instead of in it; a failure if they cannot be stored."""
+    if outcome.failure is not None or (outcome.data is None and outcome.files is None):
         return outcome
     failure = None
+    config, name = outcome.config, experiment.name
     try:
-        store.add(
-            outcome.config,
-            outcome.data,
-            experiment=experiment.name,
-            log=outcome.log,
-            seconds=outcome.seconds,
-        )
-    except (ValueError, AttributeError):
+        if outcome.files is not None:
+            store.add_files(config, outcome.files, experiment=name)
+        else:
+            assert outcome.data is not None
+            seconds = outcome.seconds
+            store.add(config, outcome.data, experiment=name, log=outcome.log, seconds=seconds)
+    except Exception:  # whatever an encoder of somebody's data raises
         failure = traceback.format_exc()
-    return dataclasses.replace(outcome, data=None, failure=failure)
+    return dataclasses.replace(outcome, data=None, files=None, failure=failure)
 
 
 def here(jobs: Sequence[Job], experiment: Experiment, store: Store) -> Iterator[list[Outcome]]:
     for job in jobs:
-        yield work(job, experiment, store)
+        for outcome in work(job, experiment, place_in(store, experiment)):
+            yield [outcome]
 
 
-def work(job: Job, experiment: Experiment, store: Store | None) -> list[Outcome]:
-    """Do one job: a batch, or its configs one by one if there is none or it fails."""
-    note = ""
-    if len(job.configs) > 1 and experiment.batch is not None:
-        begun = time.perf_counter()
-        try:
-            with captured() as log:
-                found = list(experiment.batch(job.configs))
-            if len(found) != len(job.configs):
-                raise ValueError(f"batch gave {len(found)} results for {len(job.configs)} configs")
-            share = (time.perf_counter() - begun) / len(found)
-            pairs = zip(job.configs, found, strict=True)
-            return [Outcome(config, share, data=data, log=log.getvalue()) for config, data in pairs]
-        except Exception:  # which of them it was shows when they run alone
-            note = f"not in a batch of {len(job.configs)}:\n{traceback.format_exc()}"
-    return [_alone(config, experiment, store, note) for config in job.configs]
-
-
-def _alone(config: Any, experiment: Experiment, store: Store | None, note: str) -> Outcome:
-    begun = time.perf_counter()
-    try:
-        with captured() as log:
-            if store is not None and "checkpoint" in inspect.signature(experiment.run).parameters:
-                place = store.checkpoint(config, experiment.name)
-                data = experiment.run(config, checkpoint=place)
-            else:
-                data = experiment.run(config)
-        return Outcome(config, time.perf_counter() - begun, data=data, log=note + log.getvalue())
-    except Exception:
-        return Outcome(config, time.perf_counter() - begun, failure=note + traceback.format_exc())
-
-
-@contextlib.contextmanager
-def captured():
-    """What a run prints and warns of."""
-    text = io.StringIO()
-
-    def tell(message, category, filename, lineno, file=None, line=None):
-        text.write(warnings.formatwarning(message, category, filename, lineno, line))
-
-    with contextlib.redirect_stdout(text), warnings.catch_warnings():
-        warnings.showwarning = tell
-        yield text
+def place_in(store: Store, experiment: Experiment) -> Place:
+    return lambda config: store.checkpoint(config, experiment.name)
 
 
 @contextlib.contextmanager
@@ -293,7 +218,8 @@ def _stoppable():
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a sweep would do: all its runs, those still to do, and the time of one of them."""
+    """What a sweep would do: all its runs, those still to do, and the time that one took where some
+    are done."""
 
     total: int
     left: int
@@ -301,22 +227,16 @@ class Plan:
 
     def __str__(self) -> str:
         text = f"{self.total} runs, {self.total - self.left} done, {self.left} to do"
-        if self.seconds_a_run is None:
+        if self.seconds_a_run is None or not self.left:
             return text
         whole = self.left * self.seconds_a_run
         return f"{text}; one took {self.seconds_a_run:.2g} s: {whole:.3g} s of one core in all"
 
 
 def plan(configs: Sequence[Any], experiment: Experiment, store: Store) -> Plan:
-    """Counts, and the time of the first run that is to do; nothing is stored."""
+    """Counts, and the median time of the runs that are done. Nothing is run or stored."""
     names = {store.name(config, experiment.name): config for config in configs}
-    left = [
-        config
-        for name, config in names.items()
-        if (run := store.get(name)) is None or run.damage() is not None
-    ]
-    if not left:
-        return Plan(len(names), 0, None)
-    begun = time.perf_counter()
-    experiment.run(left[0])
-    return Plan(len(names), len(left), time.perf_counter() - begun)
+    runs = [run for run in map(store.get, names) if run is not None and run.damage() is None]
+    seconds = [run.environment["seconds"] for run in runs]
+    typical = statistics.median(seconds) if seconds else None
+    return Plan(len(names), len(names) - len(runs), typical)
