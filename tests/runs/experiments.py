@@ -111,6 +111,30 @@ def train_many(configs: Sequence[Training]) -> list[xr.Dataset]:
     return [many.isel(run=i, drop=True) for i in range(len(configs))]
 
 
+@dataclasses.dataclass(frozen=True)
+class Long:
+    """`steps` of `pause` seconds; its process writes its number into the folder `mark`."""
+
+    mark: str = ""
+    steps: int = 60
+    pause: float = 0.1
+
+
+def long_run(config: Long, checkpoint=None) -> xr.Dataset:
+    """Says at which step it began: 0, or where a checkpoint was."""
+    (Path(config.mark) / str(os.getpid())).touch()
+    assert checkpoint is not None
+    checkpoint.every = 0.2
+    state = checkpoint.load()
+    began = 0 if state is None else int(state["step"])
+    for step in range(began, config.steps):
+        time.sleep(config.pause)
+        if checkpoint.due():
+            checkpoint.save({"step": np.array(step + 1)})
+    return xr.Dataset({"began": began})
+
+
+LONG = Experiment("long", long_run)
 TRAIN = Experiment("train", train)
 TRAIN_MANY = Experiment("train", train, batch=train_many, alike=lambda config: config.steps)
 WALK = Experiment("walk", walk)

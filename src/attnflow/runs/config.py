@@ -1,6 +1,7 @@
 """Configs as text: one form for one content, in every process and Python version."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -75,19 +76,22 @@ def _differing(value: Any) -> dict[str, Any]:
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         plain = _plain(mine, field.name)
-        if default is not dataclasses.MISSING and _text(plain) == _text(_plain_or_none(default)):
+        if default is not dataclasses.MISSING and _equal(plain, default):
             continue
         nested = dataclasses.is_dataclass(mine) and not isinstance(mine, type)
         found[field.name] = _differing(mine) if nested else plain
     return found
 
 
-def _plain_or_none(default: Any) -> Any:
-    """A default that cannot name a run (infinity) is equal to no value that can."""
+def _equal(plain: Any, default: Any) -> bool:
+    """Whether plain data are those of a default. One that cannot name a run (infinity) is equal to
+    nothing that can."""
+    if type(plain) is type(default) and isinstance(plain, str | int | float):
+        return plain == default
     try:
-        return _plain(default, "default")
+        return _text(plain) == _text(_plain(default, "default"))
     except ValueError:
-        return {"no plain data": None}
+        return False
 
 
 def _text(value: Any) -> str:
@@ -105,9 +109,14 @@ def _numbers(value: Any) -> Any:
     return value
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _plain(value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kinds = typing.get_type_hints(type(value))
+        kinds = _hints(type(value))
         return {
             field.name: _plain(
                 _as_declared(getattr(value, field.name), kinds.get(field.name)),

@@ -65,7 +65,10 @@ class Run:
             stored = parse_config(text)
             marks = read_marks(done, self.name)
             for name, mark in marks.items():
-                _compare(f"{self.path}/{name}", mark, most)
+                if name == "config.json":
+                    _require(name, hashlib.sha256(text).hexdigest() == mark.sha256)
+                else:
+                    _compare(f"{self.path}/{name}", mark, most)
             if marks["config.json"].size is None and digest(text.decode().strip()) != self.name:
                 raise ValueError(OTHER)  # the first edition kept no name in DONE
             return stored, about.st_mtime, None
@@ -162,8 +165,12 @@ def _compare(path: str, mark: "Mark", most: float) -> None:
     elif same and about.st_size <= most:
         with open(path, "rb") as file:
             same = hashlib.file_digest(file, "sha256").hexdigest() == mark.sha256
+    _require(os.path.basename(path), same)
+
+
+def _require(name: str, same: bool) -> None:
     if not same:
-        raise ValueError(f"{os.path.basename(path)} is not what was written")
+        raise ValueError(f"{name} is not what was written")
 
 
 def _why(error: Exception) -> str:

@@ -157,7 +157,7 @@ class Store:
                 self._take_name(draft)
                 sync(self.root)
                 self.forget_failure(name)
-                self.checkpoint(config, experiment).clear()
+                self.checkpoint_of(name).clear()
         except OSError as error:
             raise StoreError(
                 f"run {name} could not be stored: {error.strerror or error}"
