@@ -3,11 +3,12 @@
 import contextlib
 import difflib
 import importlib
-import os
 import sys
 from typing import NoReturn
 
 import attnflow
+from attnflow.cli import interrupts
+from attnflow.cli.failures import INTERRUPTED, ended, silence
 
 COMMANDS = {
     "verify": "the ledger: every statement of the papers, its verdict and margin",
@@ -18,7 +19,6 @@ COMMANDS = {
     "runs": "the run store: list, show, compare, export, remove",
     "serve": "the explorer in the browser: simulators, ledger and runs",
 }
-INTERRUPTED = 130
 
 
 def help_text() -> str:
@@ -32,9 +32,32 @@ def help_text() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0: done; 1: a verdict changed or a solve failed; 2: bad input; 130: stopped."""
+    """Exit status 0: done; 1: a verdict changed, a solve failed, or the machine did (no space, no
+    memory); 2: bad input; 70: a defect of attnflow; 130: interrupted; 141: the reader of the output
+    is gone.
+
+    Whatever goes wrong is told in one line on stderr. With ATTNFLOW_TRACEBACK=1 in the environment
+    the traceback comes before it.
+    """
     arguments = sys.argv[1:] if argv is None else argv
-    name, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    try:
+        status = _perform(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        if interrupts.asked():
+            raise KeyboardInterrupt
+        return status
+    except BaseException as error:
+        return ended(_named(arguments), KeyboardInterrupt() if interrupts.asked() else error)
+
+
+def _named(arguments: list[str]) -> str:
+    known = bool(arguments) and arguments[0] in COMMANDS
+    return f"attnflow {arguments[0]}" if known else "attnflow"
+
+
+def _perform(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         print(help_text())
         return 0
@@ -44,37 +67,23 @@ def main(argv: list[str] | None = None) -> int:
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(COMMANDS)}"
-        print(f"attnflow: command {name!r} is not known: {hint}", file=sys.stderr)
-        return 2
-    try:
-        return _perform(name, rest)
-    except KeyboardInterrupt:
-        print(f"attnflow {name}: interrupted; what was finished is kept", file=sys.stderr)
-        return INTERRUPTED
-
-
-def _perform(name: str, arguments: list[str]) -> int:
-    command = importlib.import_module(f"attnflow.cli.{name}")
-    try:
-        return command.run(arguments)
-    except ValueError as error:
-        print(f"attnflow {name}: {error}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        print(f"attnflow {name}: {error}", file=sys.stderr)
-        return 1
+        raise ValueError(f"command {name!r} is not known: {hint}")
+    return importlib.import_module(f"attnflow.cli.{name}").run(arguments[1:])
 
 
 def entry() -> NoReturn:
-    """`main` as a program. An interrupted one ends at once: the compiler's threads still run, and
-    would crash the interpreter while it tidies up."""
-    status = main()
+    """`main` as a program, with Ctrl-C watched; the explorer has its own way to stop."""
+    with contextlib.suppress(AttributeError):  # stdout is closed, or a stand-in
+        sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore
+    command = _named(sys.argv[1:])
+    try:
+        if command != "attnflow serve":
+            interrupts.watch(command)
+        status = main()
+    except KeyboardInterrupt as error:
+        status = ended(command, error)
     if status == INTERRUPTED:
-        import multiprocessing
-
-        for child in multiprocessing.active_children():
-            child.kill()
-        with contextlib.suppress(OSError):  # a reader that is gone already
-            sys.stdout.flush()
-        os._exit(status)
+        interrupts.leave()
+    silence(sys.stdout, 1)
+    silence(sys.stderr, 2)
     sys.exit(status)

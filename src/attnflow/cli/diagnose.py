@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 from typing_extensions import Doc
 
+from attnflow.cli.parsing import parse_options
 from attnflow.runs.files import whole
 
 
@@ -42,9 +43,9 @@ class Options:
 
 
 def run(arguments: list[str]) -> int:
-    options = tyro.cli(
+    options = parse_options(
         Options,
-        args=arguments,
+        arguments,
         prog="attnflow diagnose",
         description="Diagnose the attention of a trained transformer.",
     )

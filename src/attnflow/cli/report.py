@@ -10,6 +10,7 @@ from matplotlib.backends.backend_pdf import PdfPages
 from rich.console import Console
 from typing_extensions import Doc
 
+from attnflow.cli.parsing import parse_options
 from attnflow.cli.reproduce import render_all
 from attnflow.cli.verify import run_all
 from attnflow.papers import gallery, ledger
@@ -32,11 +33,10 @@ class Options:
 
 
 def run(arguments: list[str]) -> int:
-    options = tyro.cli(
+    options = parse_options(
         Options,
-        args=arguments,
+        arguments,
         prog="attnflow report",
-        config=(tyro.conf.FlagCreatePairsOff,),
         description="Verify every claim and draw the quick figures: out/report.html, figures.pdf "
         "and ledger.tex. With names of runs: a page of these runs, out/runs.html.",
     )

@@ -11,6 +11,7 @@ import xarray as xr
 from typing_extensions import Doc
 
 from attnflow._checks import at_least
+from attnflow.cli.parsing import parse_options
 from attnflow.papers.gallery import Figure, select
 from attnflow.papers.trials import found
 from attnflow.runs.figures import NAME, Album, FigureConfig, Rendered, config_of, drawn
@@ -46,12 +47,11 @@ FIGURES = Experiment(NAME, compute)
 
 
 def run(arguments: list[str]) -> int:
-    options = tyro.cli(
+    options = parse_options(
         Options,
-        args=arguments,
+        arguments,
         prog="attnflow reproduce",
         description="Data (netCDF) and pictures of the figures; data already there are redrawn.",
-        config=(tyro.conf.FlagCreatePairsOff,),
     )
     if options.workers is not None:
         at_least("workers", options.workers, 1)

@@ -10,8 +10,9 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import tyro
 from typing_extensions import Doc
+
+from attnflow.cli.parsing import parse_options
 
 NEEDED = ("starlette", "uvicorn", "plotly", "orjson")
 WILD = ("0.0.0.0", "::")  # every address of the machine
@@ -30,12 +31,11 @@ class Options:
 
 
 def run(arguments: list[str]) -> int:
-    options = tyro.cli(
+    options = parse_options(
         Options,
-        args=arguments,
+        arguments,
         prog="attnflow serve",
         description="Serve the explorer: simulators, ledger and runs in the browser.",
-        config=(tyro.conf.FlagCreatePairsOff,),
     )
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -70,34 +70,25 @@ def listening(host: str, port: int) -> socket.socket:
 
 def serve(options: Options, place: socket.socket, token: str | None) -> None:
     """Until Ctrl-C."""
-    import uvicorn
-
+    from attnflow.web.connections import server
     from attnflow.web.guard import LOOPBACK, Limits
     from attnflow.web.server import create_app
     from attnflow.web.shelf import default_folder
 
     shown = f"[{options.host}]" if ":" in options.host else options.host
     hosts = None if options.host in WILD else (*LOOPBACK, shown.lower())
+    limits = Limits(workers=options.workers)
     app = create_app(
         options.store,
         token=token,
         hosts=hosts,
-        limits=Limits(workers=options.workers),
+        limits=limits,
         cache=default_folder(),
     )
     name = socket.gethostname() if options.host in WILD else shown
     address = f"http://{name}:{place.getsockname()[1]}/" + (f"?token={token}" if token else "")
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        timeout_graceful_shutdown=1,
-        limit_concurrency=256,
-        server_header=False,
-    )
-    server = uvicorn.Server(config)
     print(f"explorer: {address}  (Ctrl-C ends it)", flush=True)
     if options.open:
         threading.Timer(0.5, webbrowser.open, [address]).start()
     with contextlib.suppress(KeyboardInterrupt):  # it has closed everything, and tells it again
-        server.run(sockets=[place])
+        server(app, limits).run(sockets=[place])

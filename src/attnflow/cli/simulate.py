@@ -10,12 +10,12 @@ import sys
 import typing
 from typing import Any
 
-import tyro
 import xarray as xr
 
 from attnflow._checks import choice
 from attnflow.cli.display import picture, show
 from attnflow.cli.options import DescentOptions, Extras, FlowOptions, HeadsOptions, RoutingOptions
+from attnflow.cli.parsing import parse_options
 from attnflow.dynamics.descent import DescentError
 from attnflow.models.head import HeadTask
 from attnflow.models.prompt import StudentTeacher
@@ -89,12 +89,11 @@ def parse(name: str, arguments: list[str]) -> tuple[Any, Any]:
         ],
     )
     parsed = vars(
-        tyro.cli(
+        parse_options(
             twin,
-            args=arguments,
+            arguments,
             prog=f"attnflow simulate {name}",
             description=(model.__doc__ or "").split("\n\n")[0],
-            config=(tyro.conf.FlagCreatePairsOff,),
         )
     )
     own = {field.name for field in dataclasses.fields(options)}

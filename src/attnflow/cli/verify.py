@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc
 
+from attnflow.cli.parsing import parse_options
 from attnflow.papers.ledger import STORED, Claim, Row, select, verify
 from attnflow.runs.files import whole
 from attnflow.runs.text import brief, plain
@@ -35,12 +36,11 @@ class Options:
 
 
 def run(arguments: list[str]) -> int:
-    options = tyro.cli(
+    options = parse_options(
         Options,
-        args=arguments,
+        arguments,
         prog="attnflow verify",
         description="Check every statement of the papers, as printed and as corrected.",
-        config=(tyro.conf.FlagCreatePairsOff,),
     )
     if options.record and not options.slow:
         raise ValueError("--record keeps what the slow claims find: say --slow too")
@@ -101,7 +101,9 @@ def print_row(console: Console, row: Row) -> None:
 def summarize(console: Console, rows: list[Row], seconds: float) -> None:
     counts = {verdict: sum(row.finding.verdict == verdict for row in rows) for verdict in MARKS}
     told = ", ".join(f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items())
-    console.print(f"{len(rows)} claims: {told}; {seconds:.1f} s", highlight=False)
+    console.print(
+        f"{len(rows)} claim{'s' * (len(rows) != 1)}: {told}; {seconds:.1f} s", highlight=False
+    )
 
 
 def store(row: Row) -> None:
