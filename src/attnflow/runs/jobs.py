@@ -50,7 +50,7 @@ class Job:
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """Of one config: a traceback, or how long it took and, unless it is stored already, what it
-    gave: `data`, or the `files` of its run."""
+    gave: `data`, or the `files` of its run. unwritten: the disk, not the run, is why it failed."""
 
     config: Any
     seconds: float
@@ -58,6 +58,7 @@ class Outcome:
     data: xr.Dataset | None = None
     files: Mapping[str, bytes] | None = None
     log: str = ""
+    unwritten: bool = False
 
 
 Place = Callable[[Any], Checkpoint | None]  # where a config's run keeps its state

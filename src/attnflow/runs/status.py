@@ -53,7 +53,7 @@ class Announcement:
     def __enter__(self) -> "Announcement":
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.lock = os.open(self.folder / f"{self.name}.lock", os.O_CREAT | os.O_RDWR)
+            self.lock = os.open(self.folder / f"{self.name}.lock", os.O_CREAT | os.O_RDONLY)
             fcntl.flock(self.lock, fcntl.LOCK_EX)
             self._write()
         return self

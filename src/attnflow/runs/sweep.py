@@ -16,6 +16,8 @@ from attnflow.runs.progress import Progress
 from attnflow.runs.status import Announcement
 from attnflow.runs.store import DamagedRun, Store, StoreError
 
+UNWRITTEN = 3  # runs in a row that could not be written: then the sweep stops
+
 
 class Engine(Protocol):
     def __call__(
@@ -26,7 +28,8 @@ class Engine(Protocol):
 @dataclasses.dataclass
 class Report:
     """What a sweep did. `failed`: run name to traceback; `redone`: damaged runs and what was wrong
-    with them; `stopped`: it was interrupted, and `left` runs are still to do."""
+    with them; `stopped`: it was interrupted, and `left` runs are still to do; `unwritten`: how many
+    of the last runs in a row could not be written."""
 
     done: int = 0
     there: int = 0
@@ -35,6 +38,7 @@ class Report:
     stopped: bool = False
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
     redone: dict[str, str] = dataclasses.field(default_factory=dict)
+    unwritten: int = 0
 
     def __str__(self) -> str:
         parts = [f"{self.done} runs done in {self.seconds:.1f} s", f"{self.there} were there"]
@@ -83,7 +87,7 @@ def sweep(
         return report
     run = _engine(engine, workers, address)
     store.sweep_up()
-    _require_writable(store, store.unwritable())
+    _require_writable(store)
     with (
         Announcement(store.root, experiment.name, len(todo)) as announced,
         Progress(experiment.name, len(todo), progress) as tell,
@@ -154,28 +158,34 @@ def _keep(outcome: Outcome, experiment: Experiment, store: Store, report: Report
         report.done += 1
         return
     report.failed[store.name(outcome.config, experiment.name)] = outcome.failure
+    _require_writable(store)
     try:
-        problem = store.unwritable()
-        if problem is None:
-            store.add_failure(outcome.config, outcome.failure, experiment=experiment.name)
+        store.add_failure(outcome.config, outcome.failure, experiment=experiment.name)
     except OSError as error:
-        problem = error
-    _require_writable(store, problem)
+        raise _stop(store, error.strerror or str(error)) from error
+    report.unwritten = report.unwritten + 1 if outcome.unwritten else 0
+    if report.unwritten == UNWRITTEN:
+        raise _stop(store, outcome.failure.strip().splitlines()[-1])
 
 
-def _require_writable(store: Store, problem: OSError | None) -> None:
+def _require_writable(store: Store) -> None:
+    problem = store.unwritable()
     if problem is not None:
-        raise StoreError(
-            f"nothing can be stored in {store.root} ({problem.strerror or problem}): the sweep "
-            "stops; finished runs are kept, and the same call goes on once that is mended"
-        )
+        raise _stop(store, problem.strerror or str(problem)) from problem
+
+
+def _stop(store: Store, why: str) -> StoreError:
+    return StoreError(
+        f"nothing can be stored in {store.root} ({why}): the sweep stops; finished runs are kept, "
+        "and the same call goes on when there is room and permission again"
+    )
 
 
 def stored(outcome: Outcome, experiment: Experiment, store: Store) -> Outcome:
     """The outcome, with its data on disk instead of in it; a failure if they cannot be stored."""
     if outcome.failure is not None or (outcome.data is None and outcome.files is None):
         return outcome
-    failure = None
+    failure, unwritten = None, False
     config, name = outcome.config, experiment.name
     try:
         if outcome.files is not None:
@@ -184,9 +194,9 @@ def stored(outcome: Outcome, experiment: Experiment, store: Store) -> Outcome:
             assert outcome.data is not None
             seconds = outcome.seconds
             store.add(config, outcome.data, experiment=name, log=outcome.log, seconds=seconds)
-    except Exception:  # whatever an encoder of somebody's data raises
-        failure = traceback.format_exc()
-    return dataclasses.replace(outcome, data=None, files=None, failure=failure)
+    except Exception as error:  # also whatever an encoder of somebody's data raises
+        failure, unwritten = traceback.format_exc(), isinstance(error, StoreError)
+    return dataclasses.replace(outcome, data=None, files=None, failure=failure, unwritten=unwritten)
 
 
 def here(jobs: Sequence[Job], experiment: Experiment, store: Store) -> Iterator[list[Outcome]]:
