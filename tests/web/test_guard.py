@@ -3,6 +3,7 @@
 import pytest
 from starlette.testclient import TestClient
 
+from attnflow.web.guard import Limits
 from attnflow.web.server import create_app
 
 JSON = {"content-type": "application/json"}
@@ -28,6 +29,40 @@ def test_another_site_cannot_start_a_claim(client, crew, headers, status, job):
     path = CLAIM if job == "claim" else f"{CLAIM}/{job}"
     assert client.post(path, headers=headers, content="{}").status_code == status
     assert [asked for asked, _ in crew.asked] == [job] * (status == 404)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "PUT"])
+@pytest.mark.parametrize("path", ["/", "/api/view/two_tokens", "/api/runs", "/static/app.js"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "https://127.0.0.1:8765",
+        "http://127.0.0.1",
+        "http://localhost:8765",
+        "",
+    ],
+)
+def test_a_foreign_origin_is_refused_whatever_else_is_said(client, crew, method, path, origin):
+    others = JSON | {"sec-fetch-site": "same-origin", "sec-fetch-mode": "navigate"}
+    reply = client.request(method, path, headers=others | {"origin": origin})
+    assert reply.status_code == 403
+    two = [*others.items(), ("origin", origin), ("origin", "http://127.0.0.1:8765")]
+    assert client.request(method, path, headers=two).status_code == 403
+    assert crew.asked == []
+
+
+def test_our_own_origin_is_answered(client):
+    for host in ("127.0.0.1:8765", "localhost:8765"):
+        headers = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}
+        assert client.get("/api/runs", headers=headers).status_code == 200
+
+
+def test_requests_at_once_are_bounded(tmp_path, crew):
+    app = create_app(tmp_path, crew=crew, limits=Limits(requests=0))
+    with TestClient(app, base_url="http://localhost") as client:
+        assert client.get("/").status_code == 503
 
 
 def test_another_site_cannot_start_a_simulation_either(client, crew):

@@ -29,7 +29,10 @@ class Limits:
     """What one server does at most. `seconds`: a computation, with its compilation (a few seconds,
     but many where others keep all cores busy: one that is stopped would have to begin again);
     `claim_seconds`: a claim of the ledger; `waiting`: computations in line; `query`, `body`:
-    characters; `listeners`: pages that follow the progress of sweeps; `cached`: replies kept."""
+    characters; `listeners`: pages that follow the progress of sweeps; `cached`: replies kept;
+    `requests`: those under way at once; `connections`: beyond them the oldest that asks for nothing
+    is closed; `request_seconds`: until a request has arrived as a whole; `reader_seconds`: for
+    which a reply waits to be read."""
 
     workers: int = 2
     waiting: int = 16
@@ -39,6 +42,10 @@ class Limits:
     body: int = 1000
     listeners: int = 16
     cached: int = 200
+    requests: int = 256
+    connections: int = 512
+    request_seconds: float = 10.0
+    reader_seconds: float = 30.0
 
 
 class Guard:
@@ -48,6 +55,7 @@ class Guard:
         if hosts is None and token is None:
             raise ValueError("hosts: answering under every name needs a token")
         self.app, self.token, self.hosts, self.limits = app, token, hosts, limits
+        self.under_way = 0
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -69,7 +77,11 @@ class Guard:
         wrong = self.refusal(scope)
         if wrong is not None:
             return await _answer(send_guarded, *wrong)
-        return await self.app(scope, receive, send_guarded)
+        self.under_way += 1
+        try:
+            return await self.app(scope, receive, send_guarded)
+        finally:
+            self.under_way -= 1
 
     def refusal(self, scope) -> tuple[int, str, dict[str, str]] | None:
         """Status, text and headers of a reply that is no more than that."""
@@ -88,19 +100,24 @@ class Guard:
         foreign = self._foreign(scope, headers, host)
         if foreign is not None:
             return foreign
-        return None if self.token is None else self._unknown(scope, headers, query)
+        unknown = None if self.token is None else self._unknown(scope, headers, query)
+        if unknown is None and self.under_way >= self.limits.requests:
+            return 503, "too many requests at once: try again in a moment", {}
+        return unknown
 
     def _foreign(self, scope, headers, host: str) -> tuple[int, str, dict[str, str]] | None:
-        """Requests that another site made: they may open the page, and nothing else."""
-        site = headers.get("sec-fetch-site", b"none")
+        """Requests that another site made: they may open the page, and nothing else. A browser
+        that opens it by a link sends no origin."""
+        sites = {x for name, x in scope["headers"] if name.lower() == b"sec-fetch-site"}
         opens_page = scope["method"] == "GET" and scope["path"] == "/"
-        if site not in (b"none", b"same-origin") and not opens_page:
+        if sites - {b"none", b"same-origin"} and not opens_page:
+            return 403, "another site may not ask for this", {}
+        ours = f"{scope['scheme']}://{host}".lower().encode("latin-1")
+        origins = {x.lower() for name, x in scope["headers"] if name.lower() == b"origin"}
+        if origins - {ours}:
             return 403, "another site may not ask for this", {}
         if scope["method"] != "POST":
             return None
-        origin = headers.get("origin", b"").decode("latin-1")
-        if origin and origin != f"http://{host}":
-            return 403, "another site may not ask for this", {}
         if headers.get("content-type", b"").split(b";")[0].strip() != b"application/json":
             return 415, "send JSON", {}
         return None
