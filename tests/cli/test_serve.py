@@ -57,10 +57,37 @@ def test_the_extra_is_named_when_it_is_missing(capsys, monkeypatch):
     assert "attnflow[web]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", [["--port", "70000"], ["--workers", "0"]])
+@pytest.mark.parametrize(
+    "line", [["--port", "70000"], ["--port=-1"], ["--port", "9" * 30], ["--workers", "0"]]
+)
 def test_numbers_that_cannot_be(capsys, line):
     assert main(["serve", *line]) == 2
     assert "must lie" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("", "empty"),
+        ("   ", "white space"),
+        ("127.0.0.1 ", "white space"),
+        ("a\0b", "not a name"),
+        ("x" * 300, "not a name"),
+        ("nowhere.invalid", "not a name"),
+        ("127.0.0.1:8765", "not a name"),
+        ("http://127.0.0.1", "not a name"),
+        ("192.0.2.1", "not an address of this machine"),  # kept free for documentation
+        ("2001:db8::1", "this machine"),
+    ],
+)
+def test_hosts_that_cannot_be(capsys, monkeypatch, host, why):
+    from attnflow.cli import serve
+
+    monkeypatch.setattr(serve, "serve", lambda *given: pytest.fail("it serves"))
+    assert main(["serve", f"--host={host}", "--port=0"]) == 2
+    told = capsys.readouterr().err
+    assert why in told
+    assert told.count("\n") == 1
 
 
 def test_another_address_has_a_token(capsys, monkeypatch):
