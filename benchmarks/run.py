@@ -24,7 +24,15 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
-from benchmarks import head, instruments, runs, single_location, transformer, web  # noqa: E402
+from benchmarks import (  # noqa: E402
+    head,
+    instruments,
+    reliability,
+    runs,
+    single_location,
+    transformer,
+    web,
+)
 from benchmarks.timing import best, timed  # noqa: E402
 from tests.oracles import jacobian, two_token, value_softmax  # noqa: E402
 
@@ -204,7 +212,9 @@ def main(names: list[str]) -> None:
         *("| " + " | ".join(row) + " |" for row in rows),
         "",
     ]
-    (Path(__file__).parent / "RESULTS.md").write_text("\n".join(lines))
+    path = Path(__file__).parent / "RESULTS.md"
+    _, mark, rest = path.read_text().partition(reliability.BEGIN)
+    path.write_text("\n".join(lines) + (f"\n{mark}{rest}" if mark else ""))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Sweeps on disks that are really full, out of inodes or read-only; needs the right to mount."""
 
+import contextlib
 import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,10 +23,9 @@ def mount(path, options: str) -> None:
         pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
 
 
-@pytest.fixture
-def disk(tmp_path):
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[Callable[[str], Store]]:
     """Mounts a disk of the given options, or mounts it again with others."""
-    path = tmp_path / "disk"
     path.mkdir()
 
     def of(options: str) -> Store:
@@ -33,9 +35,17 @@ def disk(tmp_path):
             mount(path, options)
         return Store(path / "runs")
 
-    yield of
-    if path.is_mount():
-        subprocess.run(["umount", "-l", str(path)], check=True)
+    try:
+        yield of
+    finally:
+        if path.is_mount():
+            subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    with small_disk(tmp_path / "disk") as of:
+        yield of
 
 
 @pytest.mark.parametrize("engine", ["here", "local"])
