@@ -80,7 +80,7 @@ def damage() -> Attack:
         for config in test_damage.CONFIGS:
             Store(model).add(config, walk(config), experiment="walk", log=f"{config}")
         return counted(
-            f"damage of every file of a run, {len(test_damage.DAMAGE)} kinds: named, left out, redone",
+            f"damage of every file of a run, {len(test_damage.DAMAGE)} kinds",
             (
                 lambda file=file, how=how: one(file, how)
                 for file in (*FILES, "DONE")
@@ -92,23 +92,14 @@ def damage() -> Attack:
 def disks() -> Attack:
     def one(small: str, engine: str) -> None:
         with tempfile.TemporaryDirectory() as name:
-            maker = test_full_disk.disk.__wrapped__(Path(name))
-            try:
-                of = next(maker)
+            with test_full_disk.small_disk(Path(name) / "disk") as of:
                 test_full_disk.test_a_full_disk_stops_the_sweep_and_loses_nothing(of, engine, small)
-            finally:
-                next(maker, None)
 
     return counted(
         "a disk without room or without inodes: the sweep stops, and goes on when there is room",
         (
             lambda small=small, engine=engine: one(small, engine)
-            for small in (
-                "size=160k",
-                "size=200k",
-                "size=10m,nr_inodes=45",
-                "size=10m,nr_inodes=60",
-            )
+            for small in ("size=160k", "size=200k", *(f"nr_inodes={n},size=10m" for n in (45, 60)))
             for engine in ("here", "local")
         ),
     )
