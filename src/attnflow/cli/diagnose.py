@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 from typing_extensions import Doc
 
+from attnflow._checks import at_least, can_write, fits_memory, inside, seed
 from attnflow.cli.parsing import parse_options
 from attnflow.runs.files import whole
 
@@ -56,6 +57,14 @@ def run(arguments: list[str]) -> int:
         raise ValueError("diagnosing needs PyTorch and transformers: pip install 'attnflow[torch]'")
     if options.out.suffix not in (".html", ".htm"):
         raise ValueError(f"--out is a page: its name must end in .html (got {options.out})")
+    for target in (options.out, options.out.with_suffix(".json")):
+        can_write("--out", target)
+    for name in ("sequences", "length", "rows"):
+        at_least(name, getattr(options, name), 1)
+    seed("seed", options.seed)
+    inside("sink", options.sink, 0, 1, "it is a share of the attention")
+    tokens = options.sequences * options.length
+    fits_memory(f"sequences = {options.sequences}, length = {options.length}", 8 * tokens)
     begun = time.perf_counter()
     found, text, history, when = examine(options)
     from attnflow.web.diagnosis import page

@@ -9,7 +9,7 @@ import optax
 import xarray as xr
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, choice, positive
+from attnflow._checks import at_least, below, choice, fits_memory, positive
 from attnflow.dynamics.descent import descend
 from attnflow.dynamics.flow import gradient_flow
 from attnflow.dynamics.preconditioning import (
@@ -49,6 +49,11 @@ class Output:
     json: Annotated[bool, Doc("print one JSON object with the final observables")] = False
     plot: Annotated[Path | None, Doc("write a picture: PNG, PDF or SVG by its ending")] = None
 
+    def unused(self, model: Any) -> dict[str, str]:
+        """Options and fields of the model that have no effect on this run, and when they have."""
+        del model
+        return {}
+
 
 @dataclasses.dataclass(frozen=True)
 class FlowOptions(Output):
@@ -56,6 +61,9 @@ class FlowOptions(Output):
     points: Annotated[int, Doc("output times, even in log(1 + t)")] = 200
     key: Annotated[int | None, Doc("seed of a random start around the given one")] = None
     rtol: Annotated[float, Doc("relative tolerance of the integrator")] = 1e-10
+
+    def unused(self, model: Any) -> dict[str, str]:
+        return {"scale": "with --key"} if self.key is None else {}
 
     def run(self, model) -> tuple[xr.Dataset, Extras]:
         if isinstance(model, ValueSoftmax) and self.key is None:
@@ -74,9 +82,18 @@ class DescentOptions(Output):
     )
     explain: Annotated[bool, Doc("tell why the run stands where it stands")] = False
 
+    def unused(self, model: Any) -> dict[str, str]:
+        chosen = self.optimizer == "levenberg_marquardt"  # it chooses its own steps
+        return {"step": "with another --optimizer"} if chosen else {}
+
     def run(self, task: StudentTeacher) -> tuple[xr.Dataset, Extras]:
         positive("step", self.step)
+        at_least("steps", self.steps, 1)
         choice("optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer in SECOND_ORDER:
+            entries = sum(task.d**2 if block == "W" else task.d for block in task.trained)
+            shown = f"{self.optimizer} with {entries} parameters and {task.samples} samples"
+            fits_memory(shown, 8 * 4 * entries * (entries + task.samples))
         model = task.model()
         optimizer = OPTIMIZERS[self.optimizer](model, self.step)
         run, params = descend(model, self.steps, optimizer, return_params=True)
@@ -96,14 +113,20 @@ class HeadsOptions(Output):
     ] = "theory"
     rate: Annotated[float, Doc("step size of SGD")] = 0.02
 
+    def unused(self, model: HeadsTask) -> dict[str, str]:
+        idle = {"rate": "with a --level of SGD"} if self.level == "theory" else {}
+        return idle | ({"nu2": "with another --signal"} if model.signal == "spikes" else {})
+
     def run(self, task: HeadsTask) -> tuple[xr.Dataset, Extras]:
         choice("level", self.level, ("theory", *LEVELS))
         positive("t1", self.t1)
         positive("rate", self.rate)
         at_least("points", self.points, 2)
+        fits_memory(f"points = {self.points}", 4 * 8 * self.points)
+        below("t1/rate", self.t1 / self.rate, 2**53, "beyond, floating point cannot count steps")
         model = task.model()
-        times = np.linspace(0, self.t1, self.points)
         if self.level == "theory":
+            times = np.linspace(0, self.t1, self.points)
             run = gradient_flow(model, times=times, solver="quick", rtol=1e-6, atol=1e-8)
         else:
             steps = max(1, round(self.t1 / self.rate))
@@ -149,6 +172,9 @@ OPTIMIZERS = {
 }
 
 
+SECOND_ORDER = ("gauss_newton", "levenberg_marquardt", "natural")
+
+
 def critical(model: TwoToken) -> Extras:
     points = model.critical_points()
     return {
@@ -173,8 +199,20 @@ class RoutingOptions(Output):
     factor: Annotated[float, Doc("em: how much faster values move")] = 10.0
     output_too: Annotated[bool, Doc("em: W_O as well as W_V")] = False
 
+    def unused(self, model: HeadTask) -> dict[str, str]:
+        idle: dict[str, str] = {}
+        if self.schedule != "em":
+            idle |= dict.fromkeys(("factor", "output_too"), "with --schedule em")
+        if model.task != "chain":
+            idle |= dict.fromkeys(("stay", "heads", "normalized", "residual"), "with --task chain")
+        if model.task != "diversity":
+            idle["diversity"] = "with --task diversity"
+        return idle
+
     def run(self, task: HeadTask) -> tuple[xr.Dataset, Extras]:
         positive("rate", self.rate)
+        positive("factor", self.factor)
+        at_least("steps", self.steps, 1)
         choice("optimizer", self.optimizer, ("sgd", "adam"))
         choice("schedule", self.schedule, SCHEDULES)
         model = task.model()

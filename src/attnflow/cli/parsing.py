@@ -7,7 +7,7 @@ import io
 import re
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +43,15 @@ def parse_options(cls: type[C], args: Sequence[str], prog: str, description: str
     if unknown:
         raise ValueError(_unknown(unknown[0], options_of(cls), prog))
     return parsed
+
+
+def refuse_unused(options: Any, unused: Mapping[str, str]) -> None:
+    """Options that were given although nothing would use them; `unused` says when they have an
+    effect. Those left at their default are fine."""
+    for field in dataclasses.fields(options):
+        if field.name in unused and getattr(options, field.name) != field.default:
+            flag = "--" + field.name.replace("_", "-")
+            raise ValueError(f"{flag} has an effect only {unused[field.name]}: leave it out")
 
 
 def options_of(cls: type) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from matplotlib.backends.backend_pdf import PdfPages
 from rich.console import Console
 from typing_extensions import Doc
 
-from attnflow.cli.parsing import parse_options
+from attnflow._checks import can_write
+from attnflow.cli.parsing import parse_options, refuse_unused
 from attnflow.cli.reproduce import render_all
 from attnflow.cli.verify import run_all
 from attnflow.papers import gallery, ledger
@@ -40,6 +41,9 @@ def run(arguments: list[str]) -> int:
         description="Verify every claim and draw the quick figures: out/report.html, figures.pdf "
         "and ledger.tex. With names of runs: a page of these runs, out/runs.html.",
     )
+    idle = {"all": "without runs"} if options.which else {"store": "with runs"}
+    refuse_unused(options, idle)
+    can_write("--out", options.out, folder=True)
     return runs(options) if options.which else everything(options)
 
 

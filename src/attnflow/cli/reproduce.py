@@ -10,8 +10,8 @@ import tyro
 import xarray as xr
 from typing_extensions import Doc
 
-from attnflow._checks import at_least
-from attnflow.cli.parsing import parse_options
+from attnflow._checks import at_least, can_write
+from attnflow.cli.parsing import parse_options, refuse_unused
 from attnflow.papers.gallery import Figure, select
 from attnflow.papers.trials import found
 from attnflow.runs.figures import NAME, Album, FigureConfig, Rendered, config_of, drawn
@@ -55,6 +55,8 @@ def run(arguments: list[str]) -> int:
     )
     if options.workers is not None:
         at_least("workers", options.workers, 1)
+    refuse_unused(options, unused(options))
+    can_write("--out", options.out, folder=True)
     chosen = select(options.target)
     for figure in chosen:
         if figure.missing():
@@ -73,6 +75,15 @@ def run(arguments: list[str]) -> int:
         address=options.address,
     )
     return 0 if len(done) == len(chosen) else 1
+
+
+def unused(options: Options) -> dict[str, str]:
+    idle = {"address": "with --engine ray"} if options.engine != "ray" else {}
+    if options.engine == "here":
+        idle["workers"] = "with another --engine"
+    if options.fresh:
+        idle["resume"] = "without --fresh"
+    return idle
 
 
 def render_all(

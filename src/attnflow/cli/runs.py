@@ -7,7 +7,7 @@ import functools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,17 @@ from typing_extensions import Doc
 from attnflow._checks import at_least, choice
 from attnflow.cli.parsing import parse_options
 from attnflow.runs.export import export, export_tensorboard
-from attnflow.runs.filters import Entry, failed, flat, listed, named, separate, telling
+from attnflow.runs.filters import (
+    Entry,
+    failed,
+    flat,
+    left_out,
+    listed,
+    named,
+    separate,
+    telling,
+    verified,
+)
 from attnflow.runs.query import compare, final
 from attnflow.runs.run import Run
 from attnflow.runs.store import Store
@@ -111,9 +121,12 @@ def list_runs(options: ListOptions) -> int:
         return _list_failed(store, options)
     entries = sorted(listed(store, options.which), key=lambda x: x.when, reverse=True)
     if options.json:
+        entries, wrong = verified(entries)
+        _tell_damage(wrong)
         print(json.dumps([_row(entry) for entry in entries], allow_nan=False, indent=1))
         return 0
-    shown = entries[: options.limit or None]
+    shown, wrong = verified(entries[: options.limit or None])
+    _tell_damage(wrong)
     varied = _columns(entries, shown)
     rows = [_row(entry) for entry in shown]
     losses = any(row["loss"] is not None for row in rows)
@@ -126,6 +139,11 @@ def list_runs(options: ListOptions) -> int:
     _print(table, bool(rows))
     _tell_rest(len(entries), len(shown), "runs", store)
     return 0
+
+
+def _tell_damage(wrong: Mapping[str, str]) -> None:
+    if wrong:
+        warnings.warn(left_out(wrong), stacklevel=2)
 
 
 def _columns(entries: list[Entry], shown: list[Entry]) -> list[str]:

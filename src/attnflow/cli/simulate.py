@@ -12,10 +12,10 @@ from typing import Any
 
 import xarray as xr
 
-from attnflow._checks import choice
+from attnflow._checks import can_write, choice
 from attnflow.cli.display import picture, show
 from attnflow.cli.options import DescentOptions, Extras, FlowOptions, HeadsOptions, RoutingOptions
-from attnflow.cli.parsing import parse_options
+from attnflow.cli.parsing import parse_options, refuse_unused
 from attnflow.dynamics.descent import DescentError
 from attnflow.models.head import HeadTask
 from attnflow.models.prompt import StudentTeacher
@@ -45,8 +45,11 @@ def run(arguments: list[str]) -> int:
         return 0
     choice("model", name, MODELS)
     model, options = parse(name, arguments[1:])
+    for part in (model, options):
+        refuse_unused(part, options.unused(model))
     if options.plot is not None:
         choice("picture format", options.plot.suffix, (".png", ".pdf", ".svg"))
+        can_write("--plot", options.plot)
     diverged: DescentError | None = None
     try:
         trajectory, extras = options.run(model)

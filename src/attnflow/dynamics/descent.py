@@ -14,7 +14,7 @@ import xarray as xr
 from rich.console import Console
 from rich.progress import Progress
 
-from attnflow._checks import at_least
+from attnflow._checks import at_least, below, fits_memory
 from attnflow.dynamics.records import dataset, describe, for_each_run, prepare
 from attnflow.models.interface import Model
 
@@ -66,6 +66,7 @@ def descend(
         True
     """
     at_least("steps", steps, 1)
+    below("steps", steps, 2**53, "beyond, floating point cannot count them")
     grid = step_grid(steps, record)
     with jax.enable_x64(True):
         numbers = {name: np.asarray(x, np.float64) for name, x in (tuned or {}).items()}
@@ -78,7 +79,8 @@ def descend(
         begin, advance = _programs(optimizer, bool(numbers), lead)
         state, observed = begin(lifted, numbers, keys)
         kept, done = [], 0
-
+        row = sum(x.nbytes for x in jax.tree.leaves(observed))
+        fits_memory(f"{len(grid)} records of this model", 2 * len(grid) * row)
         diverged = np.full(batch.count, np.inf)
 
         def records() -> xr.Dataset:
@@ -160,6 +162,7 @@ def step_grid(steps: int, record: int | Sequence[int] | np.ndarray) -> np.ndarra
     """The recorded steps, increasing; an integer spreads that many over log(1 + step)."""
     if isinstance(record, int):
         at_least("record", record, 2, "the first and the last step are always kept")
+        fits_memory(f"record = {record}", 4 * 8 * record)
         return np.unique(np.rint(np.expm1(np.linspace(0, np.log1p(steps), record))).astype(int))
     grid = np.asarray(record)
     if grid.size == 0 or (np.diff(grid) <= 0).any() or grid[0] < 0 or grid[-1] > steps:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from attnflow._checks import at_least, choice, positive
+from attnflow._checks import at_least, choice, fits_memory, positive
 from attnflow.dynamics import events as ev
 from attnflow.dynamics.records import dataset, describe, for_each_run, prepare, take_runs
 from attnflow.dynamics.system import system_of
@@ -26,6 +26,7 @@ SOLVERS = {"explicit": dfx.Dopri8(), "stiff": dfx.Kvaerno5(), "quick": dfx.Tsit5
 INTERPOLATED = dfx.Tsit5
 AUTO_EXPLICIT_STEPS = 20_000
 BLOCK = 512
+MANY_POINTS = 100_000
 
 
 class FlowError(RuntimeError):
@@ -92,6 +93,7 @@ def gradient_flow(
         lifted, keys, count, lead = batch
         axes = batch.axes
         tolerances = (np.float64(rtol), np.float64(atol))
+        _check_memory(lifted, keys, grid, path, lead)
 
         def attempt(kind: str, limit: int):
             options = (grid, tolerances, SOLVERS[kind], limit, path)
@@ -147,6 +149,7 @@ def clock_grid(t1, times, log_t1, points) -> np.ndarray:
             raise ValueError("times must reach beyond the start t = 0")
         return np.log1p(times)
     at_least("points", points, 2, "a trajectory has a first and a last time")
+    fits_memory(f"points = {points}", 4 * 8 * points)
     if t1 is not None:
         if not (np.isfinite(t1) and t1 > 0):
             raise ValueError(f"t1 must be finite and after the start t = 0 (got {t1})")
@@ -154,6 +157,20 @@ def clock_grid(t1, times, log_t1, points) -> np.ndarray:
     elif not (np.isfinite(log_t1) and log_t1 > 0):
         raise ValueError(f"log_t1 must be finite and positive (got {log_t1})")
     return np.linspace(0.0, log_t1, points)
+
+
+def _check_memory(model, keys, grid, path, lead: bool) -> None:
+    """States and observables at every point; asked only where there are many."""
+    if len(grid) < MANY_POINTS:
+        return
+
+    def one(model, key):
+        system = system_of(model, key, path)
+        return system.init(), system.observe(system.init())
+
+    shapes = eqx.filter_eval_shape(for_each_run(one) if lead else one, model, keys)
+    row = 8 * sum(x.size for x in jax.tree.leaves(shapes))
+    fits_memory(f"a flow with {len(grid)} points", 3 * len(grid) * row)
 
 
 def _in_blocks(model, keys, count: int, *options):

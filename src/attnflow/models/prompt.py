@@ -14,7 +14,7 @@ import tyro
 from jax.nn import softmax, softplus
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, choice, finite, positive
+from attnflow._checks import at_least, choice, finite, fits_memory, positive, seed
 from attnflow.models.interface import Model, Observables
 
 OBJECTIVES = ("square", "logistic")
@@ -231,20 +231,28 @@ class StudentTeacher:
         at_least("d", self.d, 1)
         at_least("n", self.n, 2, "attention needs two tokens to choose from")
         at_least("samples", self.samples, 1, "there is nothing to learn without samples")
-        at_least("seed", self.seed, 0)
+        seed("seed", self.seed)
         positive("sigma_p", self.sigma_p)
         positive("sigma_v", self.sigma_v)
         if self.near is not None:
             positive("near", self.near)
         if self.chunk is not None:
             at_least("chunk", self.chunk, 1)
+        at_once = min(self.samples, self.chunk_size() or self.samples)
+        shown = f"samples = {self.samples}, n = {self.n}, d = {self.d}"
+        fits_memory(shown, 8 * (3 * at_once * self.n * self.d + 4 * self.samples + 8 * self.d**2))
+
+    def chunk_size(self) -> int | None:
+        """Samples drawn at once; None if all are held."""
+        if self.chunk is None and self.samples * self.n * self.d <= IN_MEMORY:
+            return None
+        return self.chunk or max(1, CHUNK // (self.n * self.d))
 
     def draw_inputs(self, rng: np.random.Generator) -> np.ndarray | SeededInputs:
-        entries, chunk = self.samples * self.n * self.d, self.chunk
-        if chunk is None and entries <= IN_MEMORY:
+        chunk = self.chunk_size()
+        if chunk is None:
             return rng.normal(size=(self.samples, self.n, self.d))
         key = rng.integers(2**32, size=2, dtype=np.uint32)
-        chunk = chunk or max(1, CHUNK // (self.n * self.d))
         return SeededInputs(key, self.samples, self.n, self.d, min(chunk, self.samples))
 
     def model(self) -> Prompt:

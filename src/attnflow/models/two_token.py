@@ -16,7 +16,7 @@ import numpy as np
 from jax.nn import sigmoid, softplus
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, choice, finite, inside, positive
+from attnflow._checks import at_least, choice, finite, fits_memory, inside, positive
 from attnflow.models.interface import Model, Observables, Reduction
 from attnflow.models.self_attention import LOSSES, layer_loss
 
@@ -62,6 +62,7 @@ class TwoToken(Model):
         finite("c0", self.c0)
         finite("c1", self.c1)
         at_least("d", self.d, 2, "two independent tokens need two dimensions")
+        fits_memory(f"d = {self.d}", 3 * 8 * self.d**2)  # M, and what is made of it on the way
         choice("objective", self.objective, LOSSES)
         positive("scale", self.scale)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from typing_extensions import Doc
 
-from attnflow._checks import at_least
+from attnflow._checks import at_least, fits_memory, seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,9 @@ class StickyChain:
         at_least("symbols", self.symbols, 2, "a chain of one symbol has nothing to predict")
         at_least("length", self.length, 2, "a causal head needs a position to look back to")
         at_least("sequences", self.sequences, 1)
-        at_least("seed", self.seed, 0)
+        seed("seed", self.seed)
+        shown = f"symbols = {self.symbols}, length = {self.length}, sequences = {self.sequences}"
+        fits_memory(shown, 8 * (4 * self.sequences * self.length + 3 * self.symbols**2))
         if not 0 <= self.stay <= 1:
             raise ValueError(f"stay is a chance: it must lie in [0, 1] (got {self.stay})")
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn import log_softmax
 
-from attnflow._checks import at_least
+from attnflow._checks import at_least, fits_memory
 from attnflow.models.head.head import (
     BIASES,
     WEIGHTS,
@@ -32,10 +32,14 @@ class Groups(NamedTuple):
 
 
 def grouped(symbols: np.ndarray, targets: np.ndarray, size: int, classes: int) -> Groups:
+    flat = symbols.ravel()
+    commonest = int(np.bincount(flat, minlength=size).max())
+    width = -(-commonest // PLACES) * PLACES
+    shown = f"a chain of {flat.size} positions, {size} symbols and {classes} classes"
+    fits_memory(shown, 8 * (flat.size * (2 * size + classes) + 4 * size * width * (size + classes)))
     seen = np.cumsum(np.eye(size)[symbols], axis=1).reshape(-1, size)
-    flat, hit = symbols.ravel(), np.eye(classes)[targets.ravel()]
+    hit = np.eye(classes)[targets.ravel()]
     places = [np.flatnonzero(flat == symbol) for symbol in range(size)]
-    width = -(-max(map(len, places)) // PLACES) * PLACES
     counts, hits = np.ones((size, size, width)), np.zeros((size, classes, width))
     real = np.zeros((size, width))
     for symbol, where in enumerate(places):

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, choice, positive
+from attnflow._checks import at_least, choice, fits_memory, positive, seed
 from attnflow.models.head.head import BIASES, Head
 from attnflow.models.head.symbols import SymbolHead
 from attnflow.tasks.markov import StickyChain
@@ -30,6 +30,12 @@ def head_shapes(width: int, key: int, value: int, classes: int) -> dict[str, tup
     return shapes | {"b_Q": (key,), "b_K": (key,), "b_V": (value,), "b_O": (classes,)}
 
 
+def _check_memory(length: int, classes: int, width: int) -> None:
+    """Attention maps in full, with their gradients; weights and their gradients."""
+    shown = f"length = {length}, classes = {classes}, width = {width}"
+    fits_memory(shown, 8 * (12 * length**2 + 4 * (length + classes) * (width + classes)))
+
+
 @dataclasses.dataclass(frozen=True)
 class ToyTask:
     """A handful of positions, each its own one-hot token with a class to predict; all see all.
@@ -48,8 +54,9 @@ class ToyTask:
         at_least("length", self.length, 2, "attention needs two positions to choose from")
         at_least("classes", self.classes, 2)
         at_least("width", self.width, 1)
-        at_least("seed", self.seed, 0)
+        seed("seed", self.seed)
         positive("scale", self.scale)
+        _check_memory(self.length, self.classes, self.width)
 
     def model(self) -> Head:
         rng = np.random.default_rng(self.seed)
@@ -91,8 +98,12 @@ class ChainTask:
     def __post_init__(self):
         at_least("width", self.width, 1)
         at_least("embedding", self.embedding, 0)
+        at_least("heads", self.heads, 1)
         positive("scale", self.scale)
         self.chain()
+        tokens = self.embedding or self.symbols
+        shown = f"symbols = {self.symbols}, width = {self.width}, embedding = {self.embedding}"
+        fits_memory(shown, 8 * 8 * (tokens + self.symbols) * (self.width + tokens))
 
     def chain(self) -> StickyChain:
         return StickyChain(self.symbols, self.stay, self.length, self.sequences, self.seed)
@@ -141,8 +152,9 @@ class DiversityTask:
         at_least("length", self.length, 2)
         at_least("classes", self.classes, 2)
         at_least("width", self.width, 1)
-        at_least("seed", self.seed, 0)
+        seed("seed", self.seed)
         positive("scale", self.scale)
+        _check_memory(self.length, self.classes, self.width)
         if not 1 <= self.clusters <= self.classes:
             raise ValueError(f"clusters must lie from 1 to the {self.classes} classes")
 

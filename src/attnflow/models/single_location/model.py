@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnflow import attention
-from attnflow._checks import at_least, choice, is_traced, positive
+from attnflow._checks import at_least, choice, fits_memory, is_traced, positive
 from attnflow.attention.normalizations import row_sum
 from attnflow.models.interface import Model, Observables
-from attnflow.models.single_location.points import Image, Points, sobol, summed
+from attnflow.models.single_location.points import BLOCK_BITS, Image, Points, sobol, summed
 from attnflow.models.single_location.signals import Signal
 
 ACTIVATIONS = ("softmax", "softmax_1", "bayes_softmax")
@@ -68,11 +68,20 @@ class SingleLocation(Model):
         if self.points is None:
             at_least("tokens", self.tokens, 2, "attention needs two tokens to choose from")
             at_least("heads", self.heads, 1)
+            self._check_memory()
             self.points = self.fresh_points(self.samples, self.seed)
+
+    def _check_memory(self) -> None:
+        """A block of points, the scores of all heads at it, and their gradients."""
+        columns = self.signal.features + self.heads
+        shown = f"tokens = {self.tokens}, heads = {self.heads}, features = {self.signal.features}"
+        numbers = 2**BLOCK_BITS * self.tokens * (2 * columns + 3 * self.heads)
+        fits_memory(shown, 8 * (numbers + 30 * columns**2))
 
     def __check_init__(self):
         choice("activation", self.activation, ACTIVATIONS)
         positive("eta", self.eta)
+        positive("dimension", self.dimension)
         wanted = {"m", "r", *["b"] * self.law.takes_bias, *["v"] * self.law.has_sink}
         if self.start is not None and set(self.start) != wanted:
             raise ValueError(

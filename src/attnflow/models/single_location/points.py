@@ -16,6 +16,7 @@ from jax.scipy.special import ndtri
 from scipy.stats import qmc
 
 from attnflow._checks import at_least
+from attnflow._checks import seed as check_seed
 
 BLOCK_BITS = 10
 BITS = 30
@@ -98,10 +99,15 @@ def sobol(
     by `seed`: `leading` uniform numbers and `normals` normal ones each. Cost: O(samples ·
     dimensions)."""
     at_least("samples", samples, 1, "an average needs points")
-    at_least("seed", seed, 0)
-    total = max(1, int(np.ceil(np.log2(samples / len(images)))))
-    if total > MOST_BITS:
+    check_seed("seed", seed)
+    if samples > len(images) << MOST_BITS:
         raise ValueError(f"samples: at most 2^{MOST_BITS} points (asked for {samples})")
+    if leading + normals > qmc.Sobol.MAXDIM:
+        raise ValueError(
+            f"tokens × (features + heads): a point would have {leading + normals} coordinates, and "
+            f"quasi-random ones have at most {qmc.Sobol.MAXDIM}; take fewer"
+        )
+    total = max(1, int(np.ceil(np.log2(samples / len(images)))))
     inner = min(total, BLOCK_BITS)
     dimensions = leading + normals
     engine = qmc.Sobol(dimensions, bits=BITS, rng=np.random.default_rng(seed))

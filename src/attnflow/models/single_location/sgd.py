@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from attnflow._checks import at_least, choice, positive
+from attnflow._checks import at_least, choice, fits_memory, positive
 from attnflow.models.single_location.batch_free import batch_free
 from attnflow.models.single_location.levels import Plan, State, direct, exact, fast, start
 from attnflow.models.single_location.model import SingleLocation
@@ -71,6 +71,11 @@ def sgd(
     if batch is None:
         batch = dimension
     at_least("batch", batch, 1, "a step needs a sequence")
+    size = model.signal.features + model.heads
+    fits_memory(f"{record} records of {runs} runs", 8 * 3 * record * runs * size**2)
+    if level == "direct":
+        wide = dimension * (3 * runs * size + 2 * model.tokens)
+        fits_memory(f"the level 'direct' at dimension {dimension}", 8 * wide)
     # an array is traced, so that another dimension does not compile the step again
     traced = dataclasses.replace(model, dimension=np.asarray(float(dimension)))
     plan = Plan(traced, dimension, batch, rate, np.random.default_rng(seed))
