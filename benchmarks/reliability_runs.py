@@ -66,7 +66,8 @@ def damage() -> Attack:
             assert first is not None
             assert second is not None
             test_damage.DAMAGE[how](first.path / file, second.path / file)
-            for read in (listed, open, lambda store: export(store, [], Path(name) / "all.csv")):
+            readers = (open, lambda store: export(store, [], Path(name) / "all.csv"))
+            for read in (lambda store: listed(store, verify=True), *readers):
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always")
                     read(store)
@@ -91,9 +92,11 @@ def damage() -> Attack:
 
 def disks() -> Attack:
     def one(small: str, engine: str) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            with test_full_disk.small_disk(Path(name) / "disk") as of:
-                test_full_disk.test_a_full_disk_stops_the_sweep_and_loses_nothing(of, engine, small)
+        with (
+            tempfile.TemporaryDirectory() as name,
+            test_full_disk.small_disk(Path(name) / "disk") as of,
+        ):
+            test_full_disk.test_a_full_disk_stops_the_sweep_and_loses_nothing(of, engine, small)
 
     return counted(
         "a disk without room or without inodes: the sweep stops, and goes on when there is room",

@@ -77,7 +77,8 @@ def store(model, tmp_path):
 def test_a_damaged_run_is_named_left_out_and_redone(store, tmp_path, capsys, file, how):
     first, second = (store.find(config, "walk") for config in CONFIGS[:2])
     DAMAGE[how](first.path / file, second.path / file)
-    for read in (listed, open, lambda store: export(store, [], tmp_path / "all.csv")):
+    everything = (open, lambda store: export(store, [], tmp_path / "all.csv"))
+    for read in (lambda store: listed(store, verify=True), *everything):
         with pytest.warns(UserWarning, match=f"1 run is left out as damaged: {first.name}"):
             read(store)
     found = store.check()

@@ -17,7 +17,6 @@ from attnflow.runs.run import Run
 from attnflow.runs.store import DamagedRun, Store
 
 Filters = str | Iterable[str]
-SMALL = 1 << 20  # bytes of a file that is read to list its run
 OWN = ("run", "experiment")  # fields of every run; a config's field of that name is config.run
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -148,8 +147,8 @@ def listed(store: Store, filters: Filters = (), *, verify: bool = False) -> list
     or its unique beginning, and of several names each is chosen.
 
     A run without the field of a filter does not pass; a field that no run has is an error. Damaged
-    runs are left out, with one warning that names them. Small files are read and compared with
-    their checksums, large ones by their size; verify: large ones are read as well.
+    runs are left out, with one warning that names them: configs are compared with their checksums,
+    other files by their size. verify: every file is read and compared (O(bytes)).
     """
     tests, names = separate(filters)
     wanted = {named(store, name) for name in names}
@@ -158,12 +157,18 @@ def listed(store: Store, filters: Filters = (), *, verify: bool = False) -> list
     if wanted:
         wrong = {name: why for name, why in wrong.items() if name in wanted}
     if verify:
-        found = {entry.name: entry.run.damage() for entry in chosen}
-        wrong |= {name: why for name, why in found.items() if why is not None}
-        chosen = [entry for entry in chosen if entry.name not in wrong]
+        chosen, more = verified(chosen)
+        wrong |= more
     if wrong:
         warnings.warn(left_out(wrong), stacklevel=2)
     return chosen
+
+
+def verified(entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
+    """Those whose files are all what was written, and what is wrong with the others."""
+    wrong = {entry.name: entry.run.damage() for entry in entries}
+    whole = [entry for entry in entries if wrong[entry.name] is None]
+    return whole, {name: why for name, why in wrong.items() if why is not None}
 
 
 def left_out(wrong: Mapping[str, str], most: int = 5) -> str:
@@ -217,7 +222,7 @@ def _entries(store: Store) -> tuple[list[Entry], dict[str, str]]:
     entries, wrong = [], {}
     for name in store.names():
         run = Run(name, store.root / name)
-        stored, when, why = run.verify(most=SMALL)
+        stored, when, why = run.verify(read=False)
         if why is None:
             entry = Entry(name, store.root, stored["experiment"], flat(stored["config"]), when)
             entries.append(entry)

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import stat
 from pathlib import Path
@@ -17,7 +16,6 @@ from attnflow.runs.config import SCHEMA, digest
 from attnflow.runs.packing import FILES, read_arrays
 
 OTHER = "it is a copy of another run"
-LARGE = 1 << 24  # bytes of a file that is not read at once
 DONE = "DONE"  # the last file of a run to be written: its name, sizes and checksums
 
 
@@ -56,9 +54,9 @@ class Run:
         """What is wrong with its files, or None; O(bytes)."""
         return self.verify()[2]
 
-    def verify(self, most: float = math.inf) -> tuple[dict[str, Any], float, str | None]:
+    def verify(self, read: bool = True) -> tuple[dict[str, Any], float, str | None]:
         """Its config as stored, the time of its end (seconds since 1970) and what is wrong with it.
-        Of files of more than `most` bytes only the size is compared."""
+        Unless they are read, the sizes of all files but the config are compared."""
         try:
             done, about = _content(f"{self.path}/{DONE}")
             text, _ = _content(f"{self.path}/config.json")
@@ -68,7 +66,7 @@ class Run:
                 if name == "config.json":
                     _require(name, hashlib.sha256(text).hexdigest() == mark.sha256)
                 else:
-                    _compare(f"{self.path}/{name}", mark, most)
+                    _compare(f"{self.path}/{name}", mark, read)
             if marks["config.json"].size is None and digest(text.decode().strip()) != self.name:
                 raise ValueError(OTHER)  # the first edition kept no name in DONE
             return stored, about.st_mtime, None
@@ -142,27 +140,28 @@ def regular(path: Path) -> bytes:
     return _content(str(path))[0]
 
 
-def _content(path: str, most: float = math.inf) -> tuple[bytes, os.stat_result]:
-    """Its content (empty if it is larger than `most`) and what the system knows of it."""
+def _content(path: str) -> tuple[bytes, os.stat_result]:
+    """Its content, and what the system knows of it."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError(f"{os.path.basename(path)} is no file")
-        if about.st_size > most:
-            return b"", about
+        _require_file(path, about)
         with open(handle, "rb", buffering=0, closefd=False) as file:
             return file.readall(), about
     finally:
         os.close(handle)
 
 
-def _compare(path: str, mark: "Mark", most: float) -> None:
-    content, about = _content(path, min(most, LARGE))
+def _require_file(path: str, about: os.stat_result) -> None:
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError(f"{os.path.basename(path)} is no file")
+
+
+def _compare(path: str, mark: "Mark", read: bool) -> None:
+    about = os.lstat(path)
+    _require_file(path, about)
     same = mark.size in (None, about.st_size)
-    if same and about.st_size <= LARGE and about.st_size <= most:
-        same = hashlib.sha256(content).hexdigest() == mark.sha256
-    elif same and about.st_size <= most:
+    if same and read:
         with open(path, "rb") as file:
             same = hashlib.file_digest(file, "sha256").hexdigest() == mark.sha256
     _require(os.path.basename(path), same)
