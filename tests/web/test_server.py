@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from attnflow.papers.style import COLORS
 from attnflow.runs import Store
+from attnflow.runs.status import Announcement
 from attnflow.web import plotly_js, views
 from attnflow.web.crew import Overrun
 from attnflow.web.guard import Limits
@@ -47,7 +48,7 @@ def test_the_page_and_all_it_loads_are_ours(client):
     assert "default-src 'none'" in policy
     assert "script-src 'self';" in policy
     assert "http" not in page.text.replace("http-equiv", "")
-    for name in ("app.js", "view.js", "form.js", "plot.js", "ledger.js", "runs.js", "dom.js"):
+    for name in sorted(path.name for path in STATIC.glob("*.js")):
         found = client.get(f"/static/{name}")
         assert found.headers["content-type"].startswith("text/javascript")
         assert found.headers["x-content-type-options"] == "nosniff"
@@ -163,7 +164,7 @@ def test_runs_are_listed_filtered_and_shown(client, store):
     found = client.get("/api/runs").json()
     assert found["total"] == 3
     assert found["columns"] == ["seed"]
-    assert found["failed"][0]["why"] == "ValueError: <b>no</b>"
+    assert found["failed"]["runs"][0]["why"] == "ValueError: <b>no</b>"
     few = client.get("/api/runs", params={"filter": "seed>=1"}).json()["runs"]
     assert sorted(run["config"]["seed"] for run in few) == [1, 2]
     bad = client.get("/api/runs", params={"filter": "sed>=1"})
@@ -172,6 +173,51 @@ def test_runs_are_listed_filtered_and_shown(client, store):
     assert run["experiment"] == "<script>alert(1)</script>"  # JSON, never markup
     assert len(run["scalars"]["loss"]) == 500
     assert run["scalars"]["loss"][-1] == few[0]["config"]["seed"]
+
+
+def test_runs_come_in_pages(client, store):
+    seen = []
+    for page in (1, 2, 3):
+        found = client.get("/api/runs", params={"size": 1, "page": page}).json()
+        assert {x: found[x] for x in ("total", "page", "pages", "size")} == {
+            "total": 3,
+            "page": page,
+            "pages": 3,
+            "size": 1,
+        }
+        seen += [run["name"] for run in found["runs"]]
+    assert sorted(seen) == sorted(run.name for run in store)
+    assert client.get("/api/runs", params={"size": 2, "page": 99}).json()["page"] == 2  # the last
+    for seed in range(10, 13):
+        store.add_failure(Trial(seed), "Traceback\nValueError: no")
+    failed = client.get("/api/runs", params={"size": 3, "failed": 2}).json()["failed"]
+    assert (failed["total"], failed["pages"], len(failed["runs"])) == (4, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["page", "size", "failed"])
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5", "1e3", "٣", "9" * 30])
+def test_pages_that_cannot_be(client, store, name, text):
+    reply = client.get("/api/runs", params={name: text})
+    assert (reply.status_code, reply.json()["field"]) == (400, name)
+    assert f"{name} must be a whole number from 1" in reply.json()["error"]
+
+
+def test_columns_can_be_chosen(client, store):
+    found = client.get("/api/runs", params={"column": ["how", "seed", "how"]}).json()
+    assert found["columns"] == ["how", "seed"]
+    assert sorted(found["fields"]) == ["how", "seed"]
+    assert {run["config"]["how"] for run in found["runs"]} == {""}
+    bad = client.get("/api/runs", params={"column": "hwo"})
+    assert (bad.status_code, bad.json()["field"]) == (400, "columns")
+    assert "did you mean 'how'" in bad.json()["error"]
+
+
+def test_a_run_that_is_left_out_is_named(client, store):
+    run = next(iter(store))
+    (run.path / "config.json").write_text("{")
+    found = client.get("/api/runs").json()
+    assert found["total"] == 2
+    assert any(run.name in note for note in found["notes"])
 
 
 def test_a_damaged_run_is_said_to_be_damaged(client, store):
@@ -227,11 +273,32 @@ def test_replies_that_are_kept_are_bounded(tmp_path, crew, monkeypatch):
 
 def test_progress_counts_what_is_in_the_store(store):
     watch = Watch(store.root)
-    assert watch.look() == {"done": 3, "failed": 1, "running": 0, "writing": 0}
+    assert watch.look() == {"done": 3, "failed": 1, "sweeps": []}
     store.remove(next(iter(store)))
-    (store.root / ".new-x").mkdir()
-    assert watch.look() == {"done": 2, "failed": 1, "running": 0, "writing": 1}
+    for rest in (".new-x", ".work"):  # of a sweep that was killed
+        (store.root / rest).mkdir()
+    (store.root / ".work" / "x.npz").touch()
+    assert watch.look() == {"done": 2, "failed": 1, "sweeps": []}
     assert Watch(store.root / "nowhere").look()["done"] == 0
+
+
+def test_progress_tells_how_far_sweeps_are(store, monkeypatch):
+    monkeypatch.setattr("attnflow.runs.status.EVERY", 0.0)
+    with Announcement(store.root, "walk", 400) as sweep:
+        (told,) = Watch(store.root).look()["sweeps"]
+        assert told == {
+            "experiment": "walk",
+            "total": 400,
+            "done": 0,
+            "failed": 0,
+            "seconds_left": None,
+        }
+        begun = sweep.status.begun
+        monkeypatch.setattr("attnflow.runs.status.time.time", lambda: begun + 61)
+        sweep.update(done=120, failed=2)
+        (told,) = Watch(store.root).look()["sweeps"]
+        assert (told["done"], told["failed"], told["seconds_left"]) == (120, 2, 139)
+    assert Watch(store.root).look()["sweeps"] == []
 
 
 def test_progress_is_told_when_it_changes(store):

@@ -1,10 +1,11 @@
-"""How many runs a store has, looked at again and again for as long as somebody listens."""
+"""How many runs a store has and how far its sweeps are, looked at again while somebody listens."""
 
 import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 EVERY = 0.5  # seconds
 QUIET = 15.0  # after so long a sign of life, so that a lost listener is noticed
@@ -17,30 +18,41 @@ class Watch:
         self.store = store
         self.done: set[str] = set()
 
-    def look(self) -> dict[str, int]:
-        """done and failed runs, runs that keep a checkpoint, and those being written just now."""
+    def look(self) -> dict[str, Any]:
+        """Runs that are done and that failed, and how far the sweeps are that are under way."""
+        from attnflow.runs.status import under_way  # with libraries the server does not need
+
         try:
             with os.scandir(self.store) as entries:
-                names = {entry.name for entry in entries}
+                names = {entry.name for entry in entries if not entry.name.startswith(".")}
         except OSError:
             names = set()
-        plain = {name for name in names if not name.startswith(".")}
-        self.done &= plain
-        self.done |= {x for x in plain - self.done if (self.store / x / "DONE").exists()}
+        self.done &= names
+        self.done |= {x for x in names - self.done if (self.store / x / "DONE").exists()}
         return {
             "done": len(self.done),
-            "failed": _count(self.store / ".failed", ".json"),
-            "running": _count(self.store / ".work", ".npz"),
-            "writing": sum(name.startswith(".new-") for name in names),
+            "failed": _failures(self.store / ".failed"),
+            "sweeps": [_told(sweep) for sweep in under_way(self.store)],
         }
 
 
-def _count(folder: Path, ending: str) -> int:
+def _told(sweep: Any) -> dict[str, Any]:
+    seconds = sweep.seconds_left
+    return {
+        "experiment": sweep.experiment,
+        "total": sweep.total,
+        "done": sweep.done,
+        "failed": sweep.failed,
+        "seconds_left": None if seconds is None else round(seconds),
+    }
+
+
+def _failures(folder: Path) -> int:
     try:
         names = os.listdir(folder)
     except OSError:
         return 0
-    return sum(name.endswith(ending) and not name.startswith(".") for name in names)
+    return sum(name.endswith(".json") and not name.startswith(".") for name in names)
 
 
 async def events(store: Path) -> AsyncIterator[str]:

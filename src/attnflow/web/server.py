@@ -6,7 +6,7 @@ GET  /api/views                 forms of the views
 GET  /api/view/NAME?FIELD=…     one computation
 GET  /api/ledger                every claim
 POST /api/ledger/PAPER/CLAIM    runs one; with /counterexample, the lines that refute it
-GET  /api/runs?filter=…         the store;    /api/runs/NAME  one run
+GET  /api/runs?filter=…&page=…  the store;    /api/runs/NAME  one run
 GET  /api/progress              server-sent events
 GET  /report/NAME               a page that `attnflow diagnose` left in the store
 """
@@ -183,8 +183,12 @@ class Desk:
         return await self._ask(request, self.claims, "counterexample", {"name": name})
 
     async def runs(self, request: Request) -> Response:
-        filters = [x for x in request.query_params.getlist("filter") if x.strip()]
-        given = {"store": str(self.store), "filters": filters}
+        query = request.query_params
+        given = {"store": str(self.store)} | {
+            f"{name}s": [x for x in query.getlist(name) if x.strip()]
+            for name in ("filter", "column")
+        }
+        given |= {name: query[name] for name in ("page", "size", "failed") if name in query}
         return await self._ask(request, self.shop, "runs", given, slot="runs")
 
     async def run(self, request: Request) -> Response:

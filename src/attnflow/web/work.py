@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 Reply = tuple[int, bytes]
-MOST_RUNS = 200  # of a list
-MOST_COLUMNS = 6
+MOST_RUNS = 200  # of a page
+MOST_COLUMNS = 6  # unless they are chosen
+MOST_NOTES = 50
 MOST_PRINTED = 20_000  # characters
 LINE_SECONDS = 120  # of a counterexample
 MOST_POINTS = 500  # of a curve
@@ -172,10 +173,21 @@ def _verified(name: str) -> Any:
     return row
 
 
-def runs(store: str, filters: list[str]) -> dict[str, Any]:
+def runs(
+    store: str,
+    filters: list[str],
+    columns: list[str],
+    page: str = "1",
+    size: str = "50",
+    failed: str = "1",
+) -> dict[str, Any]:
+    """One page of the runs that pass, the newest first, and one of those that failed. A page beyond
+    the last is the last."""
+    from attnflow._checks import choice
     from attnflow.runs.filters import fields, listed, telling
     from attnflow.runs.store import Store
 
+    most = _whole("size", size, MOST_RUNS)
     place = Store(store)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -183,27 +195,53 @@ def runs(store: str, filters: list[str]) -> dict[str, Any]:
             entries = sorted(listed(place, filters), key=lambda x: x.when, reverse=True)
         except ValueError as error:
             raise Refused(400, str(error), "filter") from None
-    shown = entries[:MOST_RUNS]
-    columns = telling(entries, shown, MOST_COLUMNS)[0] or fields(shown)[:MOST_COLUMNS]
-    return {
-        "total": len(entries),
-        "columns": columns,
+    known = fields(entries)
+    for name in columns if entries else ():
+        try:
+            choice("column", name, known)
+        except ValueError as error:
+            raise Refused(400, str(error), "columns") from None
+    shown, about = _page(entries, _whole("page", page), most)
+    usual = telling(entries, shown, MOST_COLUMNS)[0] or known[:MOST_COLUMNS]
+    failures, about_failures = _page(list(place.failures().items()), _whole("failed", failed), most)
+    return about | {
+        "columns": list(dict.fromkeys(columns)) or usual,
+        "fields": known,
         "runs": [
             {
                 "name": entry.name,
                 "experiment": entry.experiment,
                 "when": entry.when,
-                "config": {name: entry.config.get(name) for name in columns},
+                "config": {x: entry.config.get(x) for x in {*usual, *columns}},
             }
             for entry in shown
         ],
-        "failed": [
-            {"name": name, "why": record["traceback"].strip().splitlines()[-1][:500]}
-            for name, record in list(place.failures().items())[:MOST_RUNS]
-        ],
+        "failed": about_failures
+        | {
+            "runs": [
+                {"name": name, "why": record["traceback"].strip().splitlines()[-1][:500]}
+                for name, record in failures
+            ]
+        },
         "reports": reports(Path(store)),
-        "notes": [str(each.message) for each in caught][:5],
+        "notes": [str(each.message) for each in caught][:MOST_NOTES],
+        "more_notes": max(0, len(caught) - MOST_NOTES),
     }
+
+
+def _whole(name: str, text: str, most: int = 10**9) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= most):
+        raise Refused(
+            400, f"{name} must be a whole number from 1 to {most} (got {text[:40]!r})", name
+        )
+    return int(text)
+
+
+def _page(items: list[Any], number: int, size: int) -> tuple[list[Any], dict[str, int]]:
+    pages = max(1, -(-len(items) // size))
+    number = min(number, pages)
+    about = {"total": len(items), "page": number, "pages": pages, "size": size}
+    return items[(number - 1) * size : number * size], about
 
 
 def reports(root: Path) -> list[str]:

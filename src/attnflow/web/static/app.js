@@ -22,6 +22,17 @@ function remember(values, again) {
   else history.pushState(null, "", address);
 }
 
+function fail(title, why) {
+  root.replaceChildren(make("h1", {}, title), make("p", { class: "error" }, why));
+}
+
+// Not scrollIntoView: it moves the place from which the keyboard starts.
+function reveal(link) {
+  const nav = link.parentElement, left = link.offsetLeft - nav.offsetLeft;
+  const right = left + link.offsetWidth - nav.clientWidth;
+  nav.scrollLeft = Math.min(left, Math.max(right, nav.scrollLeft));
+}
+
 function show() {
   const { view, values } = state();
   if (view !== name) {
@@ -30,13 +41,13 @@ function show() {
     const link = document.querySelector(`nav a[href="?view=${CSS.escape(view)}"]`);
     for (const each of document.querySelectorAll("nav a")) each.removeAttribute("aria-current");
     link?.setAttribute("aria-current", "page");
-    link?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    if (link) reveal(link);
     document.title = `${link?.textContent ?? "Unknown view"} · attnflow`;
     if (view === "ledger") current = ledgerView(root, remember);
     else if (view === "runs") current = runsView(root, remember);
     else if (views.has(view)) current = explorerView(root, views.get(view), remember);
     else {
-      root.replaceChildren(make("p", { class: "error" }, "There is no such view."));
+      fail("Unknown view", "There is no such view.");
       current = null;
     }
   }
@@ -53,7 +64,7 @@ document.querySelector("nav").addEventListener("click", (event) => {
 window.addEventListener("popstate", show);
 
 const about = await ask("/api/views");
-if (about.error) root.replaceChildren(make("p", { class: "error" }, about.error));
+if (about.error) fail("No views", about.error);
 else {
   views = new Map(about.views.map((view) => [view.name, view]));
   show();

@@ -28,10 +28,14 @@ export function numeral(value) {
   return far ? value.toExponential().replace("+", "") : String(value);
 }
 
-export async function ask(address, options) {
+// The server computes for every page in turn: this is who we are.
+const NAME = [...crypto.getRandomValues(new Uint32Array(4))].map((x) => x.toString(36)).join("-");
+
+export async function ask(address, options = {}) {
   // The reply as an object; an error has `error`, and `status` beside it.
   try {
-    const reply = await fetch(address, options);
+    const headers = { ...options.headers, "X-Attnflow-Page": NAME };
+    const reply = await fetch(address, { ...options, headers });
     const content = await reply.json();
     return reply.ok ? content : { error: reply.statusText, ...content, status: reply.status };
   } catch (problem) {

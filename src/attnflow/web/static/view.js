@@ -1,4 +1,5 @@
-// A view: form, pictures, facts. At most one request is under way, always for the newest values.
+// A view: form, pictures, facts. While replies come soon, at most one request is under way; where
+// one is slow, a newer one takes its place at the server.
 import { ask, copyButton, format, make } from "/static/dom.js";
 import { buildForm } from "/static/form.js";
 import { figure, onTheme } from "/static/plot.js";
@@ -6,24 +7,27 @@ import { figure, onTheme } from "/static/plot.js";
 const SLOW = 400; // milliseconds after which we say that we wait
 
 export function explorerView(root, about, remember) {
-  let newest = 0, shown = 0, busy = false, dragging = false, left = false, answer = null;
+  let newest = 0, asked = 0, shown = 0, dragging = false, left = false, answer = null;
+  let quick = 0; // requests under way of which we do not know yet that they are slow
   let figures = [], strangers = "";
   const stop = new AbortController();
   const form = buildForm(about.fields, moved);
   const status = make("p", { class: "status", role: "status" });
   const plots = make("div", { class: "plots" });
   const facts = make("dl", { class: "facts", "aria-live": "polite" });
+  const results = make("div", { class: "results" });
   const command = make("code", { id: "command" }), python = make("code", { id: "python" });
+  const copies = [copyButton("Copy as command", () => command.textContent),
+    copyButton("Copy as Python", () => python.textContent)];
+  const stale = make("p", { class: "stale", hidden: true }, "These are the results of earlier values.");
+  results.append(stale,
+    make("h2", {}, "Pictures"), plots, make("h2", {}, "Numbers"), facts,
+    make("h2", {}, "Again, elsewhere"),
+    copies[0], make("pre", {}, command), copies[1], make("pre", {}, python));
   root.replaceChildren(
     make("h1", {}, about.title), make("p", { class: "intro" }, about.intro),
-    make("div", { class: "bench" },
-      make("div", { class: "side" }, form.element, status),
-      make("div", { class: "results" }, plots,
-        make("h2", {}, "Numbers"), facts,
-        make("h2", {}, "Again, elsewhere"),
-        copyButton("Copy as command", () => command.textContent), make("pre", {}, command),
-        copyButton("Copy as Python", () => python.textContent), make("pre", {}, python),
-        copyButton("Copy link", () => location.href))));
+    make("div", { class: "bench" }, make("div", { class: "side" }, form.element, status),
+      make("div", {}, results, copyButton("Copy link", () => location.href))));
   onTheme(() => !left && draw());
 
   function moved(ended, field) {
@@ -34,24 +38,34 @@ export function explorerView(root, about, remember) {
     return refresh();
   }
 
-  async function refresh() {
+  function refresh() {
     newest += 1;
-    if (busy) return;
-    busy = true;
-    while (shown < newest && !left) {
-      const mine = newest;
-      const waiting = setTimeout(() => say("Computing… (compiles when something is new)"), SLOW);
-      try {
-        const reply = await ask(`/api/view/${about.name}?${query()}`, { signal: stop.signal });
-        if (reply.status === 429) await new Promise((done) => setTimeout(done, 300));
-        else if (mine > shown) show(reply, mine);
-      } catch {
-        break; // the view was left
-      } finally {
-        clearTimeout(waiting);
-      }
+    pump();
+  }
+
+  async function pump() {
+    if (quick || asked === newest || left) return;
+    const mine = asked = newest;
+    let slow = false;
+    quick += 1;
+    const waiting = setTimeout(() => {
+      slow = true;
+      quick -= 1;
+      say("Computing… (compiles when something is new)");
+      pump();
+    }, SLOW);
+    try {
+      const reply = await ask(`/api/view/${about.name}?${query()}`, { signal: stop.signal });
+      if (reply.status === 429) await new Promise((done) => setTimeout(done, 300));
+      if (reply.status === 429 && mine === newest) asked -= 1; // again
+      else if (![409, 429].includes(reply.status) && mine > shown) show(reply, mine);
+    } catch {
+      return; // the view was left
+    } finally {
+      clearTimeout(waiting);
+      if (!slow) quick -= 1;
     }
-    busy = false;
+    pump();
   }
 
   function query() {
@@ -65,13 +79,13 @@ export function explorerView(root, about, remember) {
     if (reply.error) {
       form.blame(reply.field, reply.error);
       say(reply.field ? "" : reply.error, true);
-      plots.classList.add("old");
+      age(true);
       return;
     }
     answer = reply;
     form.blame(null);
-    say(strangers, Boolean(strangers));
-    plots.classList.remove("old");
+    if (number === newest) say(strangers, Boolean(strangers));
+    age(false);
     facts.replaceChildren(...reply.facts.flatMap((fact) => [
       make("dt", {}, fact.label),
       make("dd", { "data-key": fact.key }, format(fact.value, fact.missing)),
@@ -79,6 +93,13 @@ export function explorerView(root, about, remember) {
     command.textContent = reply.command;
     python.textContent = reply.python;
     draw();
+  }
+
+  // What is shown is not what was asked for: it is dimmed, and not to be copied.
+  function age(old) {
+    results.classList.toggle("old", old);
+    stale.hidden = !(old && answer);
+    for (const button of copies) button.disabled = old;
   }
 
   function draw() {

@@ -1,135 +1,17 @@
-"""The explorer in a real browser, on one server for all tests."""
+"""The views and the ledger in a real browser."""
 
 import contextlib
 import io
 import json
 import shlex
-import shutil
-import socket
-import subprocess
-import sys
-import time
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from attnflow.cli import main
 from attnflow.papers import ledger
-from attnflow.runs import Store, grid, sweep
 from attnflow.web.pages import typeset
-from tests.runs.experiments import WALK, Walk
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium")
-PATIENCE = 300_000  # milliseconds: a view that is new compiles
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    place = Store(tmp_path_factory.mktemp("explorer") / "runs")
-    sweep(grid(Walk(), seed=range(3)), WALK, place, engine="here", progress=False)
-    sweep([Walk(how="raise")], WALK, place, engine="here", progress=False)
-    evil = "<img src=x onerror=alert(1)>"
-    place.add(Walk(seed=77), place.get(next(iter(place)).name).data(), experiment=evil)  # type: ignore
-    return place
-
-
-@pytest.fixture(scope="module")
-def address(store):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", SERVER, str(store.root), str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        for _ in range(600):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-
-
-# One worker and no work ahead: what tests ask for is all that is compiled.
-SERVER = """
-import sys, uvicorn
-from pathlib import Path
-from attnflow.web.guard import Limits
-from attnflow.web.server import create_app
-app = create_app(Path(sys.argv[1]), limits=Limits(workers=1, seconds=300))
-uvicorn.run(app, port=int(sys.argv[2]), log_level="warning", timeout_graceful_shutdown=1)
-"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def page(browser, address):
-    """A page that may neither complain nor ask anybody else."""
-    context = browser.new_context(viewport={"width": 1000, "height": 900}, base_url=address)
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE)
-    wrong = []
-    page.on("console", lambda x: wrong.append(x.text) if x.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda x: x.url.startswith((address, "data:")) or wrong.append(x.url))
-    page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-    page.wrong = wrong
-    yield page
-    context.close()
-    assert wrong == []
-
-
-def settled(page):
-    """All figures are drawn, and nothing is under way."""
-    page.wait_for_selector("dl.facts dd")
-    page.wait_for_function("() => document.querySelector('.status').textContent === ''")
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.canvas')].every((x) => x.querySelector('.main-svg'))"
-    )
-
-
-def commanded(page, words):
-    """The newest values are those drawn."""
-    page.wait_for_function(
-        "(words) => document.querySelector('#command').textContent.includes(words)", arg=words
-    )
-    settled(page)
-
-
-def curve(page):
-    """The y values of the first line of the first figure, as plotly holds them."""
-    return page.evaluate("document.querySelector('.canvas').data.find((t) => t.y).y")
-
-
-def slide(page, name, value):
-    """As a mouse does: inputs on the way, a change at the end."""
-    script = """([name, value]) => {
-        const range = document.getElementById(`field-${name}`);
-        const from = Number(range.value);
-        for (let i = 1; i <= 4; i++) {
-            range.value = from + (value - from) * i / 4;
-            range.dispatchEvent(new Event("input", { bubbles: true }));
-        }
-        range.dispatchEvent(new Event("change", { bubbles: true }));
-    }"""
-    page.evaluate(script, [name, value])
-
-
-def query(page):
-    return {name: x[0] for name, x in parse_qs(urlsplit(page.url).query).items()}
+from attnflow.web.server import STATIC
+from tests.web.browser.steps import commanded, curve, forgive, query, settled, slide
 
 
 @pytest.mark.parametrize(
@@ -206,7 +88,30 @@ def test_an_error_is_beside_its_field(page):
     page.get_by_role("button", name="Defaults").click()
     settled(page)
     assert page.locator("#error-p").inner_text() == ""
-    assert page.wrong.pop().startswith("Failed to load resource")  # the 400 itself
+    forgive(page)
+
+
+def test_with_a_field_in_error_all_results_are_dimmed(page):
+    page.goto("/?view=two_tokens&c0=3")
+    settled(page)
+    number = page.get_by_label("c0, as a number")
+    copies = [page.get_by_role("button", name=f"Copy as {what}") for what in ("command", "Python")]
+    for text, dimmed in (("99", True), ("5", False), ("", True)):
+        number.fill(text)
+        number.press("Enter")
+        page.wait_for_function(
+            """(dimmed) => {
+                const style = (x) => getComputedStyle(document.querySelector(x));
+                const ink = (x) => style(x).color !== style("h1").color;
+                return (style(".canvas").opacity === "0.45") === dimmed
+                    && ["h3", ".facts dd", "#command", "#python"].every((x) => ink(x) === dimmed);
+            }""",
+            arg=dimmed,
+        )
+        assert [button.is_disabled() for button in copies] == [dimmed] * 2
+        assert page.get_by_text("results of earlier values").is_visible() == dimmed
+    assert page.get_by_role("button", name="Copy link").is_enabled()
+    forgive(page)
 
 
 def test_a_name_in_the_address_that_means_nothing_is_told(page):
@@ -239,6 +144,58 @@ def test_the_command_reproduces_the_numbers_shown(page):
         assert value == pytest.approx(found[key], rel=1e-5), key
 
 
+def opened(page):
+    page.goto("/")
+
+
+def reloaded(page):
+    page.goto("/?view=polarization")
+    settled(page)
+    page.reload()
+
+
+def linked(page):
+    """Another view than the first, on a narrow page where the navigation is scrolled."""
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto("/?view=conditioning")
+
+
+def gone_back(page):
+    page.goto("/?view=two_tokens")
+    settled(page)
+    page.goto("/?view=ledger")
+    page.wait_for_selector("article")
+    page.go_back()
+
+
+@pytest.mark.parametrize("load", [opened, reloaded, linked, gone_back])
+def test_the_keyboard_starts_at_the_skip_link(page, load):
+    load(page)
+    settled(page)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Two tokens"
+
+
+def test_the_link_of_the_view_is_in_sight(page, store):
+    page.set_viewport_size({"width": 400, "height": 800})
+    for view in ("runs", "two_tokens"):
+        page.goto(f"/?view={view}")
+        page.wait_for_selector("nav a[aria-current]")
+        inside = """() => {
+            const outer = document.querySelector("nav").getBoundingClientRect();
+            const inner = document.querySelector("nav a[aria-current]").getBoundingClientRect();
+            return outer.left <= inner.left + 1 && inner.right <= outer.right + 1;
+        }"""
+        page.wait_for_function(inside)
+
+
+def test_scripts_do_not_move_the_place_where_the_keyboard_starts():
+    for path in STATIC.glob("*.js"):
+        assert "scrollIntoView(" not in path.read_text()
+
+
 def test_a_keyboard_is_enough(page):
     page.goto("/")
     settled(page)
@@ -261,7 +218,7 @@ def test_a_keyboard_is_enough(page):
 
 
 @pytest.mark.parametrize("width", [400, 1600])
-def test_nothing_sticks_out(page, width):
+def test_nothing_sticks_out(page, store, width):
     page.set_viewport_size({"width": width, "height": 800})
     for view in ("two_tokens", "ledger", "runs"):
         page.goto(f"/?view={view}")
@@ -320,30 +277,3 @@ def test_a_counterexample_is_one_click(page):
 
 
 IDS = "(cards) => cards.map((card) => card.dataset.id)"
-
-
-def test_runs_are_text_and_curves_lie_over_each_other(page, store):
-    page.goto("/?view=runs")
-    page.wait_for_selector("tbody tr")
-    assert page.get_by_text("<img src=x onerror=alert(1)>").count() == 1
-    assert page.locator("tbody img").count() == 0
-    assert "cannot be done" in page.get_by_role("listitem").inner_text()
-    for box in page.locator("tbody input").all()[:2]:
-        box.check()
-    page.wait_for_function("() => document.querySelector('.canvas').data?.length === 2")
-    assert page.locator(".plot h3").inner_text() == "loss of 2 runs"
-    page.locator("#filter").fill("seed<1")
-    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
-    page.locator("#filter").fill("sed<1")
-    page.get_by_text("did you mean").wait_for()
-    assert page.wrong.pop().startswith("Failed to load resource")  # the 400 itself
-
-
-def test_a_sweep_is_followed_while_it_runs(page, store):
-    page.goto("/?view=runs")
-    page.wait_for_selector("tbody tr")
-    before = int(page.locator(".live").inner_text().split()[0])
-    configs = grid(Walk(rate=0.7), seed=range(3))
-    sweep(configs, WALK, store, engine="here", progress=False)
-    page.get_by_text(f"{before + 3} runs done").wait_for()
-    page.wait_for_function(f"() => document.querySelectorAll('tbody tr').length === {before + 3}")
