@@ -121,6 +121,7 @@ def prng_key(key: Any) -> jax.Array | None:
     """None, a whole number, or a JAX key."""
     if key is None or isinstance(key, jax.Array):
         return key
+    at_least("key", key, 0, "give a seed, or a JAX key")
     seed("key", key)
     return jax.random.key(key)
 

@@ -19,6 +19,7 @@ import numpy as np
 from attnflow._checks import choice
 from attnflow.papers import papers_with
 from attnflow.papers.trials import reused_seconds
+from attnflow.runs.processes import deaf_children, end_with_parent
 
 STORED = Path(__file__).with_name("stored.json")  # what slow rows found when they last ran
 Kind = Literal["identity", "inequality", "limit", "existence", "sign"]
@@ -261,7 +262,8 @@ def _elsewhere(jobs: list[list[str]], processes: int) -> Iterator[Answer]:
         while waiting:
             while jobs and sum(worker.is_alive() for worker in running) < processes:
                 running.append(context.Process(target=_work, args=(jobs.pop(), answers)))
-                running[-1].start()
+                with deaf_children():
+                    running[-1].start()
             if answers.empty():
                 if any(worker.exitcode for worker in running):
                     raise RuntimeError("a ledger process died: run `attnflow verify PAPER` alone")
@@ -276,5 +278,6 @@ def _elsewhere(jobs: list[list[str]], processes: int) -> Iterator[Answer]:
 
 
 def _work(names: list[str], answers) -> None:
+    end_with_parent()
     for row in verify([claim for name in names for claim in select(name)]):
         answers.put((row.claim.id, row.finding, row.seconds))

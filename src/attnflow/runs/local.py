@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from attnflow.runs.jobs import Experiment, Job, Outcome, work
-from attnflow.runs.processes import end_with_parent
+from attnflow.runs.processes import deaf_children, end_with_parent
 from attnflow.runs.store import Store
 from attnflow.runs.sweep import place_in, stored
 
@@ -85,7 +85,7 @@ class LocalEngine:
         context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, experiment, store), daemon=True)
-        with _threads((os.cpu_count() or 1) // count or 1):
+        with _threads((os.cpu_count() or 1) // count or 1), deaf_children():
             process.start()
         theirs.close()
         return Worker(process, ours)

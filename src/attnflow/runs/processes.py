@@ -1,14 +1,28 @@
 """Child processes that do not outlive the process that started them."""
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+
+@contextlib.contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that are started here never hear Ctrl-C, which a terminal sends to all: the one
+    that started them does, and ends them. A child that turns a deaf ear by itself does so too late,
+    when its imports are done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # children inherit it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:
