@@ -23,7 +23,7 @@ export function pager(what, turn) {
     now = about;
     const first = (now.page - 1) * now.size + 1, last = Math.min(now.total, first + now.size - 1);
     place.textContent = now.pages > 1
-      ? `${first} to ${last} of ${now.total} ${what}, page ${now.page} of ${now.pages}` : `${now.total} ${what}`;
+      ? `${first} to ${last} of ${now.total} ${what}, page ${now.page} of ${now.pages}` : `${now.total} ${now.total === 1 ? what.replace(/s$/, "") : what}`;
     buttons.forEach((each, i) => {
       each.hidden = now.pages === 1;
       each.setAttribute("aria-disabled", String(now.page === (i < 2 ? 1 : now.pages)));
