@@ -1,8 +1,6 @@
 import json
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -143,31 +141,3 @@ def test_a_failed_solve_has_status_1(capsys):
     status, _, err = run(capsys, "simulate two_token --c0 60 --c1 60 --t1 1e40 --points 5")
     assert status == 1
     assert "stopped at t =" in err
-
-
-def test_an_interrupt_is_told_in_a_line_and_leaves_no_half_written_file(tmp_path):
-    """The program ends itself: under a running compiler the interpreter would crash on its way."""
-    program = (  # what a shell starts in the background ignores interrupts, and so do its children
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from attnflow.cli import entry; entry()"
-    )
-    command = [sys.executable, "-c", program, "reproduce", "u_shape/1", "--out", str(tmp_path)]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe)
-    assert process.stdout is not None
-    assert "1 figure" in process.stdout.readline()
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
-    assert (process.returncode, told.count("\n")) == (130, 1)
-    assert "interrupted; what was finished is kept" in told
-    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
-
-
-def test_an_interrupt_while_a_command_is_imported(capsys, monkeypatch):
-    def interrupted(name):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("importlib.import_module", interrupted)
-    status, _, err = run(capsys, "verify")
-    assert (status, err.count("\n")) == (130, 1)

@@ -1,16 +1,18 @@
 """Ctrl-C ends a command, whatever the command is doing."""
 
+import _thread
 import contextlib
 import os
 import signal
 import sys
 import threading
-from typing import NoReturn
+import time
+from typing import Any, NoReturn
 
 from attnflow.cli.failures import INTERRUPTED, ended, interruption_told
 
-PATIENCE = 1.2  # seconds to end in good order
-_asked = threading.Event()
+PATIENCE = 0.9  # seconds to end in good order
+_asked, _lost = threading.Event(), threading.Event()
 
 
 def watch(command: str) -> None:
@@ -33,15 +35,27 @@ def watch(command: str) -> None:
     def guard() -> None:
         while os.read(reader, 1)[0] != signal.SIGINT:
             pass
-        threading.Event().wait(PATIENCE)
+        if _lost.wait(PATIENCE):
+            _asked.clear()
+            _thread.interrupt_main()
+            time.sleep(PATIENCE)
         _asked.set()
         if not interruption_told.is_set():
             ended(command, KeyboardInterrupt())
         leave()
 
+    sys.unraisablehook = _without_interrupts
     threading.Thread(target=guard, daemon=True).start()
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, once)
+
+
+def _without_interrupts(what: Any) -> None:
+    """An exception raised where nobody can catch it, such as in a collection of garbage."""
+    if issubclass(what.exc_type, KeyboardInterrupt):
+        _lost.set()
+    else:
+        sys.__unraisablehook__(what)
 
 
 def asked() -> bool:

@@ -35,7 +35,7 @@ class Options:
     ] = "local"
     workers: Annotated[int | None, Doc("processes (local), or cores of a new Ray cluster")] = None
     address: Annotated[str | None, Doc("ray: auto or HOST:PORT of a running cluster")] = None
-    dry_run: Annotated[bool, Doc("count, time one and stop")] = False
+    dry_run: Annotated[bool, Doc("tell what would be computed, and stop")] = False
 
 
 def compute(config: FigureConfig) -> xr.Dataset:
