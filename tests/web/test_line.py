@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from attnflow.web import line
-from attnflow.web.costs import KEPT, Costs
+from attnflow.web.costs import FIELD, KEPT, Costs
 from attnflow.web.line import Busy, Job, Line, Superseded
 
 
@@ -107,6 +107,16 @@ def test_short_ones_find_a_place_however_many_long_ones_wait(job):
     line.add(job("b", "view"))  # in the place of its own
 
 
+def test_a_shorter_one_takes_the_place_of_the_longest(job):
+    line = Line(2)
+    longest = job("a", expected=30)
+    for each in (longest, job("b", expected=20), job("c", expected=10)):
+        line.add(each)
+    with pytest.raises(Busy):
+        longest.answer.result()
+    assert order(line) == ["c", "b"]
+
+
 def test_costs_are_learned():
     costs = Costs()
     assert costs.expected("two", []) < line.SHORT  # a view begins with its defaults
@@ -123,8 +133,22 @@ def test_costs_are_learned():
     assert len(costs.measured["two"]) == KEPT
 
 
+def test_a_number_near_its_default_makes_a_small_difference(client):
+    costs = Costs()
+    costs.compare_with(client.get("/api/views").json()["views"])
+    for view in ("two_tokens", "specialization"):
+        costs.learn(view, [], 0.01)
+    dragged = [("c0", "5.5"), ("c1", "5"), ("p", "0.1")]
+    assert costs.expected("two_tokens", dragged[:2]) < line.SHORT
+    assert costs.expected("two_tokens", dragged) < 2 * line.SHORT
+    heavy = [("heads", "6"), ("samples", "2048"), ("t1", "300")]
+    assert costs.expected("specialization", heavy) > 2 * line.SHORT
+
+
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-0", "1e400", "x" * 50])
 def test_costs_of_nonsense_are_numbers(text):
     costs = Costs()
+    costs.learn("two", [("c0", "1")], 0.01)
+    assert 0 <= costs.expected("two", [("c0", text)]) <= 2 * FIELD
     costs.learn("two", [("c0", "0"), ("c0", text)], 0.01)
     assert costs.expected("two", [("c0", text), ("x", text)]) >= 0

@@ -1,7 +1,9 @@
 """How long a view will take, from those computed before: which is why nobody has to declare it."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 FIELD = 3.0  # seconds that a field may add when it changes: a program is compiled anew
 KEPT = 100  # measured questions of a view
@@ -14,6 +16,18 @@ class Costs:
 
     def __init__(self) -> None:
         self.measured: dict[str, OrderedDict[tuple, float]] = {}
+        self.usual: dict[str, dict[str, str]] = {}
+
+    def compare_with(self, forms: Iterable[Mapping[str, Any]]) -> None:
+        """From now on, a fractional number that is near its default makes a small difference."""
+        self.usual = {
+            form["name"]: {
+                field["name"]: str(field["default"])
+                for field in form["fields"]
+                if field["kind"] == "slider" and not field["whole"]
+            }
+            for form in forms
+        }
 
     def learn(self, view: str, query: Iterable[tuple[str, str]], seconds: float) -> None:
         known = self.measured.setdefault(view, OrderedDict())
@@ -24,11 +38,13 @@ class Costs:
             known.popitem(last=False)
 
     def expected(self, view: str, query: Iterable[tuple[str, str]]) -> float:
-        asked = dict(query)
-        known = self.measured.get(view, {})
-        start = min(FIELD, known.get((), FIELD)) + FIELD * len(asked)
-        near = (seconds + FIELD * distance(asked, dict(key)) for key, seconds in known.items())
-        return min([start, *near])
+        usual = self.usual.get(view, {})
+        asked = usual | dict(query)
+        known = dict(self.measured.get(view, {}))
+        known[()] = min(FIELD, known.get((), FIELD))
+        return min(
+            seconds + FIELD * distance(asked, usual | dict(key)) for key, seconds in known.items()
+        )
 
 
 def distance(one: Mapping[str, str], other: Mapping[str, str]) -> float:
@@ -49,4 +65,7 @@ def _apart(one: str | None, other: str | None) -> float:
         a, b = float(one or ""), float(other or "")
     except ValueError:
         return 1.0
-    return abs(a - b) / (abs(a) + abs(b)) if abs(a) + abs(b) > 0 else 0.0
+    size = abs(a) + abs(b)
+    if not math.isfinite(size):
+        return 1.0
+    return abs(a - b) / size if size > 0 else 0.0

@@ -44,7 +44,8 @@ class Job:
 
 
 class Line:
-    """At most `most` short jobs, and as many long ones, wait."""
+    """At most `most` short jobs, and as many long ones, wait; a shorter one takes the place of the
+    longest."""
 
     def __init__(self, most: int):
         self.most = most
@@ -52,15 +53,21 @@ class Line:
         self.served: dict[Hashable, float] = {}  # when a job of the client was last begun
 
     def add(self, job: Job) -> None:
-        for older in self.jobs:
+        for older in list(self.jobs):
             if job.slot is not None and (older.client, older.slot) == (job.client, job.slot):
-                self.jobs.remove(older)
-                if not older.answer.done():
-                    older.answer.set_exception(Superseded())
-                break
-        if sum(each.is_long == job.is_long for each in self.jobs) >= self.most:
-            raise Busy
+                self._refuse(older, Superseded())
+        rivals = [each for each in self.jobs if each.is_long == job.is_long]
+        if len(rivals) >= self.most:
+            longest = max(rivals, key=lambda each: each.expected)
+            if longest.expected <= job.expected:
+                raise Busy
+            self._refuse(longest, Busy())
         self.jobs.append(job)
+
+    def _refuse(self, job: Job, why: Exception) -> None:
+        self.jobs.remove(job)
+        if not job.answer.done():
+            job.answer.set_exception(why)
 
     def remove(self, job: Job) -> bool:
         """Whether it was waiting."""

@@ -13,6 +13,7 @@ GET  /report/NAME               a page that `attnflow diagnose` left in the stor
 
 import asyncio
 import contextlib
+import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -123,14 +124,14 @@ class Desk:
             for job, given in CHORES:
                 body = self.shelf.get(_name(job, given))
                 if body is not None:
-                    self.first[_key(job, **given)] = body
+                    self._found(job, given, body)
 
     async def stop(self) -> None:
         for crew in {self.crew, self.shop, self.claims}:
             await crew.stop()
 
     def _timed(self, job: str, given: dict[str, Any], seconds: float) -> None:
-        if job == "view":
+        if job == "view" and given["name"] in VIEWS:
             self.costs.learn(given["name"], given["query"], seconds)
 
     def _prepared(self, job: str, given: dict[str, Any], reply: Reply) -> None:
@@ -140,9 +141,15 @@ class Desk:
     def _keep_first(self, job: str, given: dict[str, Any], reply: Reply) -> None:
         status, body = reply
         if status == 200:
-            self.first[_key(job, **given)] = body
+            self._found(job, given, body)
             if self.shelf is not None:
                 self.shelf.put(_name(job, given), body)
+
+    def _found(self, job: str, given: dict[str, Any], body: bytes) -> None:
+        self.first[_key(job, **given)] = body
+        if job == "views":
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # a shelf that is damaged
+                self.costs.compare_with(json.loads(body)["views"])
 
     async def page(self, request: Request) -> Response:
         headers = {"content-security-policy": plotly_js.policy()}
