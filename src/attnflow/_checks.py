@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+LARGE = 1e100
 UNITS = ((50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "bytes"))
 
 
@@ -54,6 +55,26 @@ def positive(name: str, value: object) -> None:
     array = np.asarray(value, dtype=float)
     if not (np.isfinite(array) & (array > 0)).all():
         raise ValueError(f"{name} must be positive and finite (got {value})")
+
+
+def moderate(name: str, value: object) -> None:
+    """No entry is so large that its square leaves floating point."""
+    finite(name, value)
+    if not is_traced(value) and (np.abs(np.asarray(value, dtype=float)) > LARGE).any():
+        raise ValueError(
+            f"{name} must be at most {LARGE:g} in size: its square would leave floating point "
+            f"(got {value})"
+        )
+
+
+def positive_moderate(name: str, value: object) -> None:
+    """Nor so small that its square vanishes."""
+    positive(name, value)
+    moderate(name, value)
+    if not is_traced(value) and (np.asarray(value, dtype=float) < 1 / LARGE).any():
+        raise ValueError(
+            f"{name} must be at least {1 / LARGE:g}: its square would vanish (got {value})"
+        )
 
 
 def at_least(name: str, value: object, low: int, why: str = "") -> None:

@@ -138,7 +138,7 @@ COMPUTED = [  # refused where the sizes are known, on the way into the computati
     ("simulate single_location --level direct --dimension 1e12", "at dimension 1000000000000"),
     ("simulate single_location --level exact --rate 1e-300 --t1 1e300", "t1/rate must be at most"),
     ("simulate head --length 1000000000000", "length = 1000000000000"),
-    ("simulate head --classes 1000000", "symbols = 1000000"),
+    ("simulate head --classes 1000000", "classes = 1000000"),
     ("simulate head --width 1000000000000", "width = 1000000000000"),
     ("simulate head --task toy --length 1000000", "length = 1000000"),
     ("simulate head --task diversity --width 100000000000", "width = 100000000000"),

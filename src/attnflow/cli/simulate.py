@@ -10,6 +10,7 @@ import sys
 import typing
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from attnflow._checks import can_write, choice
@@ -48,11 +49,12 @@ def run(arguments: list[str]) -> int:
     for part in (model, options):
         refuse_unused(part, options.unused(model))
     if options.plot is not None:
-        choice("picture format", options.plot.suffix, (".png", ".pdf", ".svg"))
+        choice("picture format of --plot", options.plot.suffix, (".png", ".pdf", ".svg"))
         can_write("--plot", options.plot)
     diverged: DescentError | None = None
     try:
         trajectory, extras = options.run(model)
+        require_finite(trajectory)
     except DescentError as error:
         if not error.recorded.sizes.get("step"):
             raise
@@ -70,6 +72,12 @@ def run(arguments: list[str]) -> int:
     if diverged is not None:
         raise diverged  # after what was recorded has been shown
     return 0
+
+
+def require_finite(trajectory: xr.Dataset) -> None:
+    for name, values in trajectory.data_vars.items():
+        if not np.isfinite(values.values).all():
+            raise RuntimeError(f"{name} leaves floating point: take numbers nearer to 1")
 
 
 def scalars(trajectory: xr.Dataset) -> xr.Dataset:

@@ -155,7 +155,8 @@ def _diverged(step: int, what: str, runs: list[int], kept: list) -> str:
     before = ""
     if kept and "loss" in kept[-1]:
         before = f" (loss before it: {np.max(kept[-1]['loss']):.4g})"
-    return f"{what} is not finite at step {step}{where}{before}: take a smaller step size"
+    mend = "take a smaller step size" if step else "begin with smaller numbers"
+    return f"{what} is not finite at step {step}{where}{before}: {mend}"
 
 
 def step_grid(steps: int, record: int | Sequence[int] | np.ndarray) -> np.ndarray:

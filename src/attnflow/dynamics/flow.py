@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from attnflow._checks import at_least, choice, fits_memory, positive
+from attnflow._checks import at_least, below, choice, fits_memory, positive
 from attnflow.dynamics import events as ev
 from attnflow.dynamics.records import dataset, describe, for_each_run, prepare, take_runs
 from attnflow.dynamics.system import system_of
@@ -86,6 +86,7 @@ def gradient_flow(
     choice("solver", solver, ("auto", *SOLVERS))
     at_least("max_steps", max_steps, 1)
     positive("rtol", rtol)
+    below("rtol", rtol, 0.1, "it is a relative error")
     positive("atol", atol)
     grid = clock_grid(t1, times, log_t1, points)
     with jax.enable_x64(True):

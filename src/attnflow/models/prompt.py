@@ -14,7 +14,7 @@ import tyro
 from jax.nn import softmax, softplus
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, choice, finite, fits_memory, positive, seed
+from attnflow._checks import at_least, choice, finite, fits_memory, positive_moderate, seed
 from attnflow.models.interface import Model, Observables
 
 OBJECTIVES = ("square", "logistic")
@@ -96,7 +96,7 @@ class Prompt(Model):
             choice("trained block", block, BLOCKS)
         if not self.trained:
             raise ValueError("trained: name at least one of p, v, W")
-        positive("scale", self.scale)
+        positive_moderate("scale", self.scale)
         if isinstance(self.inputs, SeededInputs):
             shape = self.inputs.shape
             at_least("chunk", self.inputs.chunk, 1)
@@ -232,10 +232,10 @@ class StudentTeacher:
         at_least("n", self.n, 2, "attention needs two tokens to choose from")
         at_least("samples", self.samples, 1, "there is nothing to learn without samples")
         seed("seed", self.seed)
-        positive("sigma_p", self.sigma_p)
-        positive("sigma_v", self.sigma_v)
+        positive_moderate("sigma_p", self.sigma_p)
+        positive_moderate("sigma_v", self.sigma_v)
         if self.near is not None:
-            positive("near", self.near)
+            positive_moderate("near", self.near)
         if self.chunk is not None:
             at_least("chunk", self.chunk, 1)
         at_once = min(self.samples, self.chunk_size() or self.samples)

@@ -13,7 +13,7 @@ from jax.nn import softmax, softplus
 from jax.scipy.special import entr
 from typing_extensions import Doc
 
-from attnflow._checks import finite, positive
+from attnflow._checks import moderate, positive_moderate
 from attnflow.models.interface import Model, Observables, Reduction
 
 
@@ -43,14 +43,14 @@ class SinkMatrix(Model):
     }
 
     def __check_init__(self):
-        finite("projections", self.projections)
-        positive("target_norm", self.target_norm)
-        positive("scale", self.scale)
+        moderate("projections", self.projections)
+        positive_moderate("target_norm", self.target_norm)
+        positive_moderate("scale", self.scale)
         tokens = np.shape(self.projections)[-1]
         if tokens < 2:
-            raise ValueError(f"attention needs at least two tokens (got {tokens})")
+            raise ValueError(f"projections: attention needs at least two tokens (got {tokens})")
         if self.scores is not None:
-            finite("scores", self.scores)
+            moderate("scores", self.scores)
             if np.shape(self.scores)[-2:] != (tokens, tokens):
                 raise ValueError(f"scores must be {tokens} × {tokens}")
 

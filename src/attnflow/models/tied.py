@@ -10,7 +10,7 @@ from jax.nn import softplus
 from jax.scipy.special import entr
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, finite, fits_memory, positive
+from attnflow._checks import at_least, finite, fits_memory, positive_moderate
 from attnflow.models.interface import Model, Observables
 
 
@@ -36,7 +36,7 @@ class TiedValueSoftmax(Model):
         at_least("dimension", self.dimension, 2, "attention needs at least two tokens")
         # the solver has 14 stages, each with a matrix and its gradient
         fits_memory(f"dimension = {self.dimension}", 30 * 8 * self.dimension**2)
-        positive("scale", self.scale)
+        positive_moderate("scale", self.scale)
         for name in ("query", "target"):
             value = getattr(self, name)
             if value is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.nn import sigmoid, softplus
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, choice, finite, fits_memory, inside, positive
+from attnflow._checks import at_least, choice, fits_memory, inside, moderate, positive_moderate
 from attnflow.models.interface import Model, Observables, Reduction
 from attnflow.models.self_attention import LOSSES, layer_loss
 
@@ -59,12 +59,12 @@ class TwoToken(Model):
     def __check_init__(self):
         parallel = "tokens with |p| = 1 are parallel and have no attention to learn"
         inside("p", self.p, -1, 1, parallel)
-        finite("c0", self.c0)
-        finite("c1", self.c1)
+        moderate("c0", self.c0)
+        moderate("c1", self.c1)
         at_least("d", self.d, 2, "two independent tokens need two dimensions")
         fits_memory(f"d = {self.d}", 3 * 8 * self.d**2)  # M, and what is made of it on the way
         choice("objective", self.objective, LOSSES)
-        positive("scale", self.scale)
+        positive_moderate("scale", self.scale)
 
     def require_sharp_wrong(self) -> None:
         """Both gaps positive: the hypothesis of the theorems on contraction."""

@@ -19,7 +19,7 @@ from jax.scipy.special import entr
 from typing_extensions import Doc
 
 from attnflow import attention
-from attnflow._checks import choice, finite, is_traced, positive
+from attnflow._checks import choice, finite, is_traced, moderate, positive_moderate
 from attnflow.models.interface import Model, Observables, Reduction
 
 OBJECTIVES = ("logistic", "square", "kl")
@@ -67,15 +67,15 @@ class ValueSoftmax(Model):
     def __check_init__(self):
         choice("loss", self.objective, OBJECTIVES)
         choice("map", self.map, attention.names())
-        positive("target_norm", self.target_norm)
-        positive("scale", self.scale)
+        positive_moderate("target_norm", self.target_norm)
+        positive_moderate("scale", self.scale)
         if (self.projections is None) == (self.values is None):
             raise ValueError("give the start as projections, or as values with a target: not both")
         if self.projections is not None:
             if self.target is not None or self.data is not None or self.objective == "kl":
                 raise ValueError("target, data and the kl loss need the start as a values matrix")
             tokens = np.shape(self.projections)[-1]
-            finite("projections", self.projections)
+            moderate("projections", self.projections)
         else:
             assert self.values is not None
             if self.target is None or np.ndim(self.target) < 1:
@@ -89,11 +89,11 @@ class ValueSoftmax(Model):
             finite("values", self.values)
             finite("target", self.target)
         if tokens < 2:
-            raise ValueError(f"attention needs at least two tokens (got {tokens})")
+            raise ValueError(f"projections: attention needs at least two tokens (got {tokens})")
         if self.data is not None and self.objective != "square":
             raise ValueError("data belongs to the square loss")
         if self.scores is not None:
-            finite("scores", self.scores)
+            moderate("scores", self.scores)
             if np.shape(self.scores)[-1] != tokens:
                 raise ValueError(
                     f"scores must have one entry for each of the {tokens} tokens "

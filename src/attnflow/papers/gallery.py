@@ -95,7 +95,7 @@ def _trained(trials: Trials, assemble: Callable[..., xr.Dataset]) -> Callable[[A
 def select(target: str = "") -> list[Figure]:
     """All figures, those of `PAPER`, or the one `PAPER/FIGURE`."""
     paper, _, name = target.partition("/")
-    if paper:
+    if target:
         choice("paper", paper, papers_with("figures"))
     chosen = []
     for each in [paper] if paper else papers_with("figures"):

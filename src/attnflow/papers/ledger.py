@@ -197,7 +197,7 @@ class Ledger:
 def select(target: str = "") -> list[Claim]:
     """All claims, those of `PAPER`, or the one `PAPER/CLAIM`."""
     paper, _, name = target.partition("/")
-    if paper:
+    if target:
         choice("paper", paper, papers_with("claims"))
     chosen = []
     for each in [paper] if paper else papers_with("claims"):

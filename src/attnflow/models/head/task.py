@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, choice, fits_memory, positive, seed
+from attnflow._checks import at_least, choice, fits_memory, positive_moderate, seed
 from attnflow.models.head.head import BIASES, Head
 from attnflow.models.head.symbols import SymbolHead
 from attnflow.tasks.markov import StickyChain
@@ -55,7 +55,7 @@ class ToyTask:
         at_least("classes", self.classes, 2)
         at_least("width", self.width, 1)
         seed("seed", self.seed)
-        positive("scale", self.scale)
+        positive_moderate("scale", self.scale)
         _check_memory(self.length, self.classes, self.width)
 
     def model(self) -> Head:
@@ -99,7 +99,7 @@ class ChainTask:
         at_least("width", self.width, 1)
         at_least("embedding", self.embedding, 0)
         at_least("heads", self.heads, 1)
-        positive("scale", self.scale)
+        positive_moderate("scale", self.scale)
         self.chain()
         tokens = self.embedding or self.symbols
         shown = f"symbols = {self.symbols}, width = {self.width}, embedding = {self.embedding}"
@@ -153,7 +153,7 @@ class DiversityTask:
         at_least("classes", self.classes, 2)
         at_least("width", self.width, 1)
         seed("seed", self.seed)
-        positive("scale", self.scale)
+        positive_moderate("scale", self.scale)
         _check_memory(self.length, self.classes, self.width)
         if not 1 <= self.clusters <= self.classes:
             raise ValueError(f"clusters must lie from 1 to the {self.classes} classes")
@@ -203,6 +203,9 @@ class HeadTask:
         given = {"length": self.length, "width": self.width, "scale": self.scale, "seed": self.seed}
         given = {name: value for name, value in given.items() if value is not None}
         classes = {} if self.classes is None else {"classes": self.classes}
+        if self.classes is not None:
+            at_least("classes", self.classes, 2, "one class has nothing to predict")
+            fits_memory(f"classes = {self.classes}", 3 * 8 * self.classes**2)
         if self.task == "toy":
             return ToyTask(**given, **classes).model()
         if self.task == "diversity":

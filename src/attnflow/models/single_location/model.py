@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnflow import attention
-from attnflow._checks import at_least, choice, fits_memory, is_traced, positive
+from attnflow._checks import at_least, choice, fits_memory, is_traced, positive_moderate
 from attnflow.attention.normalizations import row_sum
 from attnflow.models.interface import Model, Observables
 from attnflow.models.single_location.points import BLOCK_BITS, Image, Points, sobol, summed
@@ -80,8 +80,8 @@ class SingleLocation(Model):
 
     def __check_init__(self):
         choice("activation", self.activation, ACTIVATIONS)
-        positive("eta", self.eta)
-        positive("dimension", self.dimension)
+        positive_moderate("eta", self.eta)
+        positive_moderate("dimension", self.dimension)
         wanted = {"m", "r", *["b"] * self.law.takes_bias, *["v"] * self.law.has_sink}
         if self.start is not None and set(self.start) != wanted:
             raise ValueError(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp, ndtri
 
-from attnflow._checks import at_least, finite, fits_memory, is_traced, positive
+from attnflow._checks import at_least, finite, fits_memory, is_traced, positive, positive_moderate
 
 MIRRORED_FEATURES = 4  # 2^4 mirror images at most
 
@@ -176,8 +176,8 @@ def flipping_spike(nu1: float = 2.0, nu2: float = 2.0) -> Discrete:
     array([[0., 0.],
            [0., 8.]])
     """
-    positive("nu1", nu1)
-    positive("nu2", nu2)
+    positive_moderate("nu1", nu1)
+    positive_moderate("nu2", nu2)
     support = np.array([[1.0, 1.0], [1.0, -1.0]])
     return Discrete(np.sqrt([nu1, nu2]), support, np.full(2, 0.5))
 
@@ -186,7 +186,7 @@ def spikes(features: int, nu: float) -> Discrete:
     """θ = √ν e_f, f uniform over the features."""
     at_least("features", features, 1)
     fits_memory(f"features = {features}", 2 * 8 * features**2)
-    positive("nu", nu)
+    positive_moderate("nu", nu)
     strength = np.full(features, np.sqrt(nu))
     return Discrete(strength, np.eye(features), np.full(features, 1 / features))
 
@@ -195,9 +195,9 @@ def gaussian(features: int, nu1: float, nu2: float | None = None) -> Gaussian:
     """θ_f ~ N(0, ν_f), ν_f even between ν₁ and ν₂; isotropic if only one is given."""
     at_least("features", features, 1)
     fits_memory(f"features = {features}", 2 * 8 * features**2)
-    positive("nu1", nu1)
+    positive_moderate("nu1", nu1)
     if nu2 is not None:
-        positive("nu2", nu2)
+        positive_moderate("nu2", nu2)
     return Gaussian(np.sqrt(np.linspace(nu1, nu1 if nu2 is None else nu2, features)))
 
 
