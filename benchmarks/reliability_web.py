@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.reliability import Attack
@@ -36,10 +36,12 @@ class Server:
     pid: int
     log: Path
 
-    def get(self, path: str, seconds: float = PATIENCE, **headers: str) -> tuple[int, bytes]:
+    def get(
+        self, path: str, seconds: float = PATIENCE, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
         asking = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
         with contextlib.closing(asking):
-            asking.request("GET", path, headers=headers)
+            asking.request("GET", path, headers=headers or {})
             reply = asking.getresponse()
             return reply.status, reply.read()
 
@@ -246,10 +248,10 @@ def origins(found: Server) -> Attack:
     sites = ("same-origin", "none", "cross-site", "same-site")
     cases = [(x, y, z) for x in foreign for y in places for z in sites]
     wrong = sum(
-        found.get(path, Origin=origin, **{"Sec-Fetch-Site": site})[0] != 403
+        found.get(path, headers={"Origin": origin, "Sec-Fetch-Site": site})[0] != 403
         for origin, path, site in cases
     )
-    ours = found.get("/api/views", Origin=f"http://127.0.0.1:{found.port}")[0] != 200
+    ours = found.get("/api/views", headers={"Origin": f"http://127.0.0.1:{found.port}"})[0] != 200
     return Attack("explorer: requests of another site", len(cases), wrong + ours)
 
 
