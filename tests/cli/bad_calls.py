@@ -95,7 +95,8 @@ FIELDS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "t1": POSITIVE,
             "points": (*COUNT, "1", "1000000000000000"),
             "level": ("exakt", "sgd"),
-            "level exact --dimension 50 --rate": POSITIVE,
+            "level exact --dimension 50 --rate": SIZE,
+            "level fast --dimension": ("1e99", "2e16"),
         },
     ),
     "head": (

@@ -101,8 +101,7 @@ def test_an_option_without_effect(refused, line, option, when):
 def test_an_option_at_its_default_is_no_error(monkeypatch):
     begun = []
     monkeypatch.setattr(simulate.RoutingOptions, "run", lambda *_: begun.append(True) or 1 / 0)
-    line = "simulate head --task toy --stay 0.3 --diversity uniform"
-    main(line.split())
+    main(["simulate", "head", "--task", "toy", "--stay", "0.3", "--diversity", "uniform"])
     assert begun
 
 

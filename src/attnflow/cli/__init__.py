@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import importlib
 import sys
+import warnings
 from typing import NoReturn
 
 import attnflow
@@ -75,6 +76,7 @@ def entry() -> NoReturn:
     """`main` as a program, with Ctrl-C watched; the explorer has its own way to stop."""
     with contextlib.suppress(AttributeError):  # stdout is closed, or a stand-in
         sys.stdout.reconfigure(errors="backslashreplace")  # pyright: ignore
+    warnings.simplefilter("ignore", RuntimeWarning)  # overflows, say: what comes of them is checked
     command = _named(sys.argv[1:])
     try:
         if command != "attnflow serve":

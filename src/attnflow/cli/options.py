@@ -9,7 +9,7 @@ import optax
 import xarray as xr
 from typing_extensions import Doc
 
-from attnflow._checks import at_least, below, choice, fits_memory, positive
+from attnflow._checks import at_least, below, choice, fits_memory, positive, positive_moderate
 from attnflow.dynamics.descent import descend
 from attnflow.dynamics.flow import gradient_flow
 from attnflow.dynamics.preconditioning import (
@@ -120,7 +120,7 @@ class HeadsOptions(Output):
     def run(self, task: HeadsTask) -> tuple[xr.Dataset, Extras]:
         choice("level", self.level, ("theory", *LEVELS))
         positive("t1", self.t1)
-        positive("rate", self.rate)
+        positive_moderate("rate", self.rate)
         at_least("points", self.points, 2)
         fits_memory(f"points = {self.points}", 4 * 8 * self.points)
         below("t1/rate", self.t1 / self.rate, 2**53, "beyond, floating point cannot count steps")

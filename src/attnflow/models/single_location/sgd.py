@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import xarray as xr
 
-from attnflow._checks import at_least, choice, fits_memory, positive
+from attnflow._checks import at_least, below, choice, fits_memory, positive_moderate
 from attnflow.models.single_location.batch_free import batch_free
 from attnflow.models.single_location.levels import Plan, State, direct, exact, fast, start
 from attnflow.models.single_location.model import SingleLocation
@@ -66,7 +66,7 @@ def sgd(
     at_least("steps", steps, 1)
     at_least("runs", runs, 1)
     at_least("record", record, 2, "the first and the last step are always kept")
-    positive("rate", rate)
+    positive_moderate("rate", rate)
     dimension = _whole_dimension(model, level)
     if batch is None:
         batch = dimension
@@ -111,6 +111,7 @@ def overlaps(state: State) -> dict[str, np.ndarray]:
 
 def _whole_dimension(model: SingleLocation, level: str) -> int:
     dimension = float(model.dimension)
+    below("dimension", dimension, 2**53, "SGD needs a whole number, and larger floats have gaps")
     least = model.signal.features + (1 if level == "direct" else 2) * model.heads
     if dimension != int(dimension) or dimension < least:
         raise ValueError(
