@@ -135,7 +135,7 @@ COMPUTED = [  # refused where the sizes are known, on the way into the computati
     ("simulate single_location --tokens 9000", "at most 21201; take fewer"),
     ("simulate single_location --samples 100000000000000000000", "at most 2^24 points"),
     ("simulate single_location --level direct --dimension 1e12", "at dimension 1000000000000"),
-    ("simulate single_location --level exact --rate 1e-300 --t1 1e300", "t1/rate must be at most"),
+    ("simulate single_location --level exact --rate 1e-50 --t1 1e300", "t1/rate must be at most"),
     ("simulate head --length 1000000000000", "length = 1000000000000"),
     ("simulate head --classes 1000000", "classes = 1000000"),
     ("simulate head --width 1000000000000", "width = 1000000000000"),

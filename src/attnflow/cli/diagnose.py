@@ -63,6 +63,8 @@ def run(arguments: list[str]) -> int:
         at_least(name, getattr(options, name), 1)
     seed("seed", options.seed)
     inside("sink", options.sink, 0, 1, "it is a share of the attention")
+    if options.data is not None and options.text is not None and Path(options.text).exists():
+        raise ValueError("--data has an effect only without --text FILE: leave it out")
     tokens = options.sequences * options.length
     fits_memory(f"sequences = {options.sequences}, length = {options.length}", 8 * tokens)
     begun = time.perf_counter()
