@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 FIELD = 3.0  # seconds that a field may add when it changes: a program is compiled anew
-KEPT = 100  # measured questions of a view
+KEPT = 40  # measured questions of a view: each is compared with what is asked
 
 
 class Costs:
