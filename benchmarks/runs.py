@@ -86,7 +86,14 @@ def listing() -> list[Row]:
             write_done(path, path.name)
         _, seconds = best(lambda: listed(store, ["seed<100", "rate=0.1"]), 3)
         assert len(listed(store, ["seed<100", "rate=0.1"])) == 100
-    return [("list and filter 10,000 runs (checksums of configs, sizes of all files)", "", f"{seconds:.2f} s", "")]
+    return [
+        (
+            "list and filter 10,000 runs (checksums of configs, sizes of all files)",
+            "",
+            f"{seconds:.2f} s",
+            "",
+        )
+    ]
 
 
 SECTIONS = {"runs": overhead, "listing": listing}
