@@ -1,5 +1,6 @@
 """A server and a browser for all tests; a store that each test finds as if it were the first."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from attnflow.runs import Store, grid, sweep
+from attnflow.web.shelf import Shelf
 from tests.runs.experiments import WALK, Walk
 
 BROWSER = next(
@@ -35,12 +37,14 @@ def store(root):
 @pytest.fixture(scope="session")
 def address(root, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "stderr"
+    shelf = Shelf(tmp_path_factory.getbasetemp().parent / "programs")  # of all test processes
     with log.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, "-c", SERVER, str(root)],
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,
+            env=os.environ | shelf.environment(),
         )
     assert process.stdout is not None
     try:
@@ -66,7 +70,7 @@ with listening("127.0.0.1", 0) as place:
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it lives, no other file can have an event loop
 def browser():
     if BROWSER is None:
         pytest.skip("needs Chromium")
