@@ -33,7 +33,7 @@ ALLOWED = {
 }
 # TwoToken.critical_points() is a method because users look for it there; it asks the dynamics
 # when it is called.
-EXCEPTIONS = {("models/two_token.py", "attnflow.dynamics.events")}
+EXCEPTIONS = {("models/two_token.py", "attnflow.dynamics.critical_points")}
 
 
 def imports_of(path: Path):

@@ -7,9 +7,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from attnflow import attention, instruments, runs
-    from attnflow.dynamics.descent import DescentError, descend
-    from attnflow.dynamics.events import Critical, CriticalPoints, Crosses
-    from attnflow.dynamics.flow import FlowError, gradient_flow
+    from attnflow.dynamics.critical_points import CriticalPoints
+    from attnflow.dynamics.descent import descend
+    from attnflow.dynamics.errors import DescentError, FlowError
+    from attnflow.dynamics.events import Critical, Crosses
+    from attnflow.dynamics.flow import gradient_flow
     from attnflow.dynamics.preconditioning import (
         gauss_newton,
         levenberg_marquardt,
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "Critical": "attnflow.dynamics.events",
-    "CriticalPoints": "attnflow.dynamics.events",
+    "CriticalPoints": "attnflow.dynamics.critical_points",
     "Crosses": "attnflow.dynamics.events",
-    "DescentError": "attnflow.dynamics.descent",
+    "DescentError": "attnflow.dynamics.errors",
     "descend": "attnflow.dynamics.descent",
     "Head": "attnflow.models.head",
     "SymbolHead": "attnflow.models.head",
@@ -49,7 +51,7 @@ _EXPORTS = {
     "SinkMatrix": "attnflow.models.sink_matrix",
     "TiedValueSoftmax": "attnflow.models.tied",
     "ValueSoftmax": "attnflow.models.value_softmax",
-    "FlowError": "attnflow.dynamics.flow",
+    "FlowError": "attnflow.dynamics.errors",
     "SelfAttention": "attnflow.models.self_attention",
     "TwoToken": "attnflow.models.two_token",
     "gradient_flow": "attnflow.dynamics.flow",

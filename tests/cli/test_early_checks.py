@@ -4,6 +4,7 @@ import pytest
 
 from attnflow import _checks
 from attnflow.cli import main, report, reproduce, simulate
+from attnflow.cli.options.routing import RoutingOptions
 
 
 @pytest.fixture
@@ -13,7 +14,7 @@ def refused(monkeypatch, capsys):
     def forbidden(*_, **__):
         raise AssertionError("it began to compute")
 
-    for cls in {options for _, options in simulate.MODELS.values()}:
+    for cls in {simulate.classes(name)[1] for name in simulate.MODELS}:
         monkeypatch.setattr(cls, "run", forbidden)
     monkeypatch.setattr(reproduce, "render_all", forbidden)
     monkeypatch.setattr(report, "everything", forbidden)
@@ -100,7 +101,7 @@ def test_an_option_without_effect(refused, line, option, when):
 
 def test_an_option_at_its_default_is_no_error(monkeypatch):
     begun = []
-    monkeypatch.setattr(simulate.RoutingOptions, "run", lambda *_: begun.append(True) or 1 / 0)
+    monkeypatch.setattr(RoutingOptions, "run", lambda *_: begun.append(True) or 1 / 0)
     main(["simulate", "head", "--task", "toy", "--stay", "0.3", "--diversity", "uniform"])
     assert begun
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.dynamics import flow as flow_module
+from attnflow.dynamics import compiled
 from attnflow.models.interface import Model
 
 PAIR = af.TwoToken(p=0.2, c0=2.0, c1=4.0)
@@ -107,10 +107,10 @@ def test_one_failing_run_of_many_is_named():
 
 def test_the_second_call_does_not_compile():
     af.gradient_flow(PAIR, 10.0, points=7)
-    before = flow_module._compiled_solve._cached._cache_size()
+    before = compiled._compiled_solve._cached._cache_size()
     af.gradient_flow(af.TwoToken(p=-0.5, c0=1.0, c1=9.0), 99.0, points=7, rtol=1e-8)
     af.gradient_flow(af.TwoToken(p=0, c0=3, c1=2), 10, points=7)  # whole numbers are numbers too
-    assert flow_module._compiled_solve._cached._cache_size() == before
+    assert compiled._compiled_solve._cached._cache_size() == before
 
 
 class TestManyRuns:
@@ -125,7 +125,7 @@ class TestManyRuns:
 
     @pytest.mark.slow
     def test_more_than_a_block(self):
-        c0 = np.linspace(1, 5, flow_module.BLOCK + 3)
+        c0 = np.linspace(1, 5, compiled.BLOCK + 3)
         many = af.gradient_flow(PAIR, 10.0, over={"c0": c0}, points=2)
         assert many.sizes["run"] == c0.size
         np.testing.assert_allclose(many.xi[:, 0, 0], c0)

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 
 import attnflow as af
-from attnflow.dynamics.records import traced
+from attnflow.dynamics.batching import traced
 from attnflow.dynamics.stall import FlatLoss
 from attnflow.models.interface import Model
 from attnflow.papers.conditioning._training import flow_on

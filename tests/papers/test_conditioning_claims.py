@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import attnflow as af
-from attnflow.dynamics.records import traced
+from attnflow.dynamics.batching import traced
 from attnflow.papers.conditioning import claims
 from attnflow.papers.conditioning._decoupled import decoupled_condition
 from attnflow.papers.conditioning._experiments import score_ranges, teacher_condition

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnflow.dynamics.records import traced
+from attnflow.dynamics.batching import traced
 from attnflow.papers import gallery
 from attnflow.papers.conditioning._preconditioning import (
     Preconditioning,

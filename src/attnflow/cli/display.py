@@ -1,15 +1,15 @@
 """A trajectory in the terminal and as a picture."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from attnflow.papers.style import canvas, clock_axis
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -119,7 +119,9 @@ def _tell_routing(console: Console, found: dict[str, Any]) -> None:
         console.print(f"signs of failure: {', '.join(seen) or 'none'}", highlight=False)
 
 
-def picture(trajectory: xr.Dataset, title: str) -> Figure:
+def picture(trajectory: xr.Dataset, title: str) -> "Figure":
+    from attnflow.papers.style import canvas, clock_axis  # matplotlib, only for those who plot
+
     axis, ticks = clock(trajectory)
     names = [str(name) for name in trajectory.data_vars]
     columns = 3

@@ -5,6 +5,7 @@ discrete steps; the single-location model along the flow of its order parameters
 """
 
 import dataclasses
+import importlib
 import json
 import sys
 import typing
@@ -15,28 +16,31 @@ import xarray as xr
 
 from attnflow._checks import can_write, choice
 from attnflow.cli.display import picture, show
-from attnflow.cli.options import DescentOptions, Extras, FlowOptions, HeadsOptions, RoutingOptions
+from attnflow.cli.options import Extras
 from attnflow.cli.parsing import parse_options, refuse_unused
-from attnflow.dynamics.descent import DescentError
-from attnflow.models.head import HeadTask
-from attnflow.models.prompt import StudentTeacher
-from attnflow.models.single_location import HeadsTask
-from attnflow.models.sink_matrix import SinkMatrix
-from attnflow.models.tied import TiedValueSoftmax
-from attnflow.models.two_token import TwoToken
-from attnflow.models.value_softmax import ValueSoftmax
+from attnflow.dynamics.errors import DescentError
 from attnflow.runs.files import whole
 from attnflow.runs.text import plain
 
-MODELS: dict[str, tuple[type, type]] = {
-    "two_token": (TwoToken, FlowOptions),
-    "value_softmax": (ValueSoftmax, FlowOptions),
-    "sink_matrix": (SinkMatrix, FlowOptions),
-    "tied_value_softmax": (TiedValueSoftmax, FlowOptions),
-    "prompt": (StudentTeacher, DescentOptions),
-    "single_location": (HeadsTask, HeadsOptions),
-    "head": (HeadTask, RoutingOptions),
+FLOW = "flow.FlowOptions"
+MODELS = {  # the model's class and its options, imported when it is run
+    "two_token": ("two_token.TwoToken", FLOW),
+    "value_softmax": ("value_softmax.ValueSoftmax", FLOW),
+    "sink_matrix": ("sink_matrix.SinkMatrix", FLOW),
+    "tied_value_softmax": ("tied.TiedValueSoftmax", FLOW),
+    "prompt": ("prompt.StudentTeacher", "descent.DescentOptions"),
+    "single_location": ("single_location.HeadsTask", "heads.HeadsOptions"),
+    "head": ("head.HeadTask", "routing.RoutingOptions"),
 }
+
+
+def classes(name: str) -> tuple[type, type]:
+    """The dataclass of a model, and that of its options."""
+    found = []
+    for package, path in zip(("models", "cli.options"), MODELS[name], strict=True):
+        module, _, attribute = path.rpartition(".")
+        found.append(getattr(importlib.import_module(f"attnflow.{package}.{module}"), attribute))
+    return found[0], found[1]
 
 
 def run(arguments: list[str]) -> int:
@@ -90,7 +94,7 @@ def parse(name: str, arguments: list[str]) -> tuple[Any, Any]:
     The values go through a plain twin of the two dataclasses: the model is built outside the
     parser, so that its own one-line error reaches the user.
     """
-    model, options = MODELS[name]
+    model, options = classes(name)
     twin = dataclasses.make_dataclass(
         "Simulation",
         [

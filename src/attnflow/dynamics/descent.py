@@ -15,19 +15,12 @@ from rich.console import Console
 from rich.progress import Progress
 
 from attnflow._checks import at_least, below, fits_memory
-from attnflow.dynamics.records import dataset, describe, for_each_run, prepare
+from attnflow.dynamics.batching import for_each_run, prepare
+from attnflow.dynamics.errors import DescentError
+from attnflow.dynamics.trajectory import dataset, describe
 from attnflow.models.interface import Model
 
 PROGRESS_AFTER = 2.0  # seconds of work before a bar appears
-
-
-class DescentError(RuntimeError):
-    """A descent whose parameters or observables stopped being finite: at `step`, in the runs
-    numbered `runs`, and the first thing to go was `what`. `recorded` is the Dataset up to there."""
-
-    def __init__(self, message: str, step: int, what: str, runs: list[int], recorded: xr.Dataset):
-        super().__init__(message)
-        self.step, self.what, self.runs, self.recorded = step, what, runs, recorded
 
 
 def descend(

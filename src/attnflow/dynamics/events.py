@@ -1,26 +1,13 @@
 """Events along a flow: critical points of an observable, crossings of a threshold.
 
-A sign change between two output times brackets a root; it is then refined on the flow itself, by
-integrating again from the start of the bracket, so its precision is the integrator's and not that
-of an interpolant. Two roots between neighbouring output times cannot be told from none: raise
-`points` where events may lie close together on the log clock.
+A sign change between two output times brackets a root, which is refined on the flow itself. Two
+roots between neighbouring output times cannot be told from none: raise `points` where events may
+lie close together on the log clock.
 """
 
 import dataclasses
-import itertools
-import math
-from typing import Any, NamedTuple
+from typing import Any
 
-import diffrax as dfx
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from attnflow.dynamics.records import for_each_run, take_runs, traced
-from attnflow.dynamics.system import System, system_of
-
-REFINEMENTS = 120  # enough for halving in every second step
 FINEST = 1e-14  # of the clock; below it an event's value is the noise of its integration
 
 
@@ -30,7 +17,7 @@ class Critical:
 
     observable: str
 
-    def value(self, system: System, state):
+    def value(self, system: Any, state: Any) -> Any:
         return system.slope(self.observable, state)
 
     @property
@@ -45,7 +32,7 @@ class Crosses:
     observable: str
     threshold: float
 
-    def value(self, system: System, state):
+    def value(self, system: Any, state: Any) -> Any:
         return system.observe(state)[self.observable] - self.threshold
 
     @property
@@ -54,187 +41,3 @@ class Crosses:
 
 
 Event = Critical | Crosses
-
-
-def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool) -> dict:
-    """Variables `{name}_time` and `{name}_value` over a dimension `{name}_event`.
-
-    Rows of runs with fewer events than the most are filled with NaN.
-    """
-    values = np.asarray(_event_values(event, model, keys, states, path, lead))
-    values = values if lead else values[None]
-    if values.ndim != 2:
-        raise ValueError(f"event on {event.observable!r}: needs a scalar observable")
-    sign = np.sign(values)
-    run, left = np.nonzero((sign[:, :-1] * sign[:, 1:] < 0) | (sign[:, :-1] == 0))
-    keep = ~((values[run, left] == 0) & (left == 0))  # the start itself is not an event
-    run, left = run[keep], left[keep]
-    count = values.shape[0]
-    per_run = np.bincount(run, minlength=count)
-    width = int(per_run.max(initial=0))
-    times, heights = np.full((count, width), np.nan), np.full((count, width), np.nan)
-    if run.size:
-        padding = _padded(run.size) - run.size
-        rows, cells = (np.pad(index, (0, padding), mode="edge") for index in (run, left))
-        pick = jax.tree.map(lambda x: x[rows, cells] if lead else x[cells], states)
-        models = take_runs(model, rows) if lead else model
-        picked_keys = keys[rows] if lead and keys is not None else keys
-        bracket = (grid[cells], grid[cells + 1], values[rows, cells], values[rows, cells + 1])
-        time, height = jax.tree.map(
-            np.asarray, _refine(event, models, picked_keys, bracket, pick, tolerances, path, lead)
-        )
-        slot = np.arange(run.size) - np.concatenate([[0], np.cumsum(per_run)])[run]
-        times[run, slot] = time[: run.size]
-        heights[run, slot] = height[: run.size]
-    dims = ("run", f"{event.name}_event") if lead else (f"{event.name}_event",)
-    shape = times.shape if lead else times.shape[1:]
-    return {
-        f"{event.name}_time": (dims, times.reshape(shape)),
-        f"{event.name}_value": (dims, heights.reshape(shape)),
-    }
-
-
-def _padded(count: int) -> int:
-    """The next power of two, at least 4: another number of events seldom compiles again."""
-    return 2 ** max(2, math.ceil(math.log2(count)))
-
-
-@eqx.filter_jit
-def _event_values(event, model, keys, states, path, lead):
-    def one(model, key, states):
-        system = system_of(model, key, path)
-        return jax.vmap(lambda y: event.value(system, y))(states)
-
-    if not lead:
-        return one(model, keys, states)
-    return for_each_run(one)(model, keys, states)
-
-
-@eqx.filter_jit
-def _refine(event, models, keys, bracket, states, tolerances, path, lead):
-    """Regula falsi (Illinois) for g(s) = event at clock s, each g by integration from the left end
-    of what is left of the bracket. After twelve, every second step halves it: a secant may hardly
-    move."""
-
-    def one(model, key, bracket, state):
-        system = system_of(model, key, path)
-
-        def at(s, left, state):
-            solution = dfx.diffeqsolve(
-                dfx.ODETerm(system.clock_field),
-                dfx.Dopri8(),
-                t0=left,
-                t1=s,
-                dt0=s - left,  # mostly one step does
-                y0=state,
-                stepsize_controller=dfx.PIDController(
-                    rtol=jnp.minimum(tolerances[0], 1e-12), atol=jnp.minimum(tolerances[1], 1e-14)
-                ),
-                max_steps=4096,
-                adjoint=dfx.ForwardMode(),
-                throw=False,
-            )
-            assert solution.ys is not None
-            return jax.tree.map(lambda x: x[0], solution.ys)
-
-        def step(carry):
-            left, right, g_left, g_right, y_left, moved, _, _, count = carry
-            secant = (left * g_right - right * g_left) / (g_right - g_left)
-            inside = (secant > left) & (secant < right) & ((count < 12) | (count % 2 == 0))
-            s = jnp.where(inside, secant, 0.5 * (left + right))
-            y = at(s, left, y_left)
-            g = event.value(system, y)
-            side = jnp.where(jnp.sign(g) == jnp.sign(g_left), -1, 1)  # the end that s replaces
-            kept = jnp.where(side == moved, 0.5, 1.0)  # twice the same: the other end weighs less
-            return (
-                jnp.where(side < 0, s, left),
-                jnp.where(side < 0, right, s),
-                jnp.where(side < 0, g, kept * g_left),
-                jnp.where(side < 0, kept * g_right, g),
-                jax.tree.map(lambda new, old: jnp.where(side < 0, new, old), y, y_left),
-                side,
-                s,
-                y,
-                count + 1,
-            )
-
-        def unfinished(carry):
-            left, right, g_left, g_right, *_, count = carry
-            wide = right - left > FINEST * (1 + jnp.abs(right))
-            return wide & (g_left != 0) & (g_right != 0) & (count < REFINEMENTS)
-
-        none = jnp.zeros((), int)
-        start = (*bracket, state, none, bracket[0], state, none)
-        *_, s, y, _ = jax.lax.while_loop(unfinished, step, start)
-        return system.time(s, y), system.observe(y)[event.observable]
-
-    if lead:
-        return for_each_run(one)(models, keys, bracket, states)
-    return jax.vmap(lambda bracket, state: one(models, keys, bracket, state))(bracket, states)
-
-
-class Phase(NamedTuple):
-    name: str
-    start: float
-    end: float
-
-
-class CriticalPoints(NamedTuple):
-    """Critical times of |M|², its values there, and the phases they separate.
-
-    `heating`: the norm falls from its start; `forging`: it rises; `reheating`: it falls again.
-    """
-
-    times: np.ndarray
-    norm2: np.ndarray
-    phases: tuple[Phase, ...]
-
-    @property
-    def shape(self) -> str:
-        """ "monotone", "U" (one trough) or "W" (two troughs)."""
-        return {0: "monotone", 1: "U", 3: "W"}.get(len(self.times), f"{len(self.times)} turns")
-
-
-LARGE_GAPS = 60.0
-
-
-def two_token_critical_points(
-    model: Any, *, points: int = 2000, rtol: float = 1e-12, solver: str = "explicit"
-) -> CriticalPoints:
-    """All critical points of |M|² of a `TwoToken` flow, to `rtol`.
-
-    Complete, up to the resolution `points` on the path's own clock: the flow is followed until both
-    logit gaps are negative. That region cannot be left, and d|M|²/dt = −2 Σ ξ_i ∂ℒ/∂ξ_i is positive
-    in it. Gaps up to about 600 can be followed; beyond, the times themselves overflow.
-    """
-    from attnflow.dynamics.flow import SOLVERS, _raise_on_failure, _solve
-
-    tolerances = (np.float64(rtol), np.float64(0.1 * rtol))
-    gaps = abs(model.c0) + abs(model.c1) + 1
-    # Of the right order, so that few attempts are needed; but the times of a path that is too long
-    # overflow where gaps are large, and then it is approached from below.
-    length = gaps / (1 - model.p) ** 3 if gaps < LARGE_GAPS else 1 / (1 - model.p) ** 2
-    with jax.enable_x64(True):
-        lifted = traced(model)
-        while True:
-            grid = np.linspace(0, length, points)
-            solved = _solve(
-                lifted, None, grid, tolerances, SOLVERS[solver], 100_000, "arc", lead=False
-            )
-            _raise_on_failure(solved, grid[-1], lead=False)
-            if (solved["observed"]["xi"][-1] < 0).all():
-                break
-            length *= 1.5
-        found = locate(
-            Critical("norm2"), lifted, None, grid, solved["states"], tolerances, "arc", lead=False
-        )
-    times, heights = found["norm2_critical_time"][1], found["norm2_critical_value"][1]
-    norm2 = solved["observed"]["norm2"]
-    edges = [0.0, *times.tolist(), math.inf]
-    falling = bool(norm2[1] < norm2[0])
-    phases = []
-    for start, end in itertools.pairwise(edges):
-        name = ("reheating" if start > 0 else "heating") if falling else "forging"
-        phases.append(Phase(name, start, end))
-        falling = not falling
-    return CriticalPoints(times, heights, tuple(phases))

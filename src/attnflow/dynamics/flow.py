@@ -4,38 +4,21 @@ The clock is s = log(1 + t): a flow that slows down like 1/t moves at a steady p
 t = 1e12 costs about as many steps as t = 100.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import diffrax as dfx
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
 from attnflow._checks import at_least, below, choice, fits_memory, positive
 from attnflow.dynamics import events as ev
-from attnflow.dynamics.records import dataset, describe, for_each_run, prepare, take_runs
-from attnflow.dynamics.system import system_of
+from attnflow.dynamics.engines import on_host
+from attnflow.dynamics.errors import FlowError
+from attnflow.dynamics.trajectory import dataset, describe
+from attnflow.dynamics.trees import leaves, mapped
 from attnflow.models.interface import Model
 
-SOLVERS = {"explicit": dfx.Dopri8(), "stiff": dfx.Kvaerno5(), "quick": dfx.Tsit5()}
-INTERPOLATED = dfx.Tsit5
-AUTO_EXPLICIT_STEPS = 20_000
-BLOCK = 512
-MANY_POINTS = 100_000
-
-
-class FlowError(RuntimeError):
-    """A solve that did not reach its final time. `time` and `state` are where it stopped."""
-
-    def __init__(self, message: str, time: float, state: Any):
-        super().__init__(message)
-        self.time = time
-        self.state = state
+SOLVERS = ("explicit", "stiff", "quick")
 
 
 def gradient_flow(
@@ -54,6 +37,7 @@ def gradient_flow(
     max_steps: int = 200_000,
     solver: str = "auto",
     path: str = "auto",
+    engine: str = "auto",
 ) -> xr.Dataset:
     """The gradient flow of `model` from t = 0, as a Dataset over `time`.
 
@@ -74,6 +58,10 @@ def gradient_flow(
     rtol is 1e-6 or looser); "auto" starts explicit and turns to the stiff one when the step limit
     shows that the flow is stiff.
 
+    engine: "host" follows one run with SciPy's solvers on the model's NumPy form, and answers at
+    once; "compiled" compiles for seconds and then takes milliseconds a run; "auto" takes the host
+    for the first few flows of a kind, where the model is small, and the compiled one otherwise.
+
     Raises `FlowError` with the time and state reached when the final time cannot be reached.
     A second call with the same shapes does not compile again.
 
@@ -84,53 +72,43 @@ def gradient_flow(
     """
     choice("path", path, ("auto", "full", "reduced"))
     choice("solver", solver, ("auto", *SOLVERS))
+    choice("engine", engine, ("auto", "host", "compiled"))
     at_least("max_steps", max_steps, 1)
     positive("rtol", rtol)
     below("rtol", rtol, 0.1, "it is a relative error")
     positive("atol", atol)
     grid = clock_grid(t1, times, log_t1, points)
-    with jax.enable_x64(True):
-        batch = prepare(model, over, runs, key)
-        lifted, keys, count, lead = batch
-        axes = batch.axes
-        tolerances = (np.float64(rtol), np.float64(atol))
-        _check_memory(lifted, keys, grid, path, lead)
-
-        def attempt(kind: str, limit: int):
-            options = (grid, tolerances, SOLVERS[kind], limit, path)
-            return (
-                _in_blocks(lifted, keys, count, *options)
-                if lead
-                else _solve(lifted, keys, *options, lead=False)
+    result = None
+    if over is None and runs is None and engine != "compiled":
+        result = _on_host(model, key, grid, events, rtol, atol, max_steps, solver, path, engine)
+    if result is None:
+        if engine == "host":
+            raise ValueError(
+                f"engine: the host follows single flows of models with a NumPy form; this one of "
+                f"{type(model).__name__} needs engine='compiled'"
             )
+        from attnflow.dynamics import compiled
 
-        if solver == "auto":
-            result, used = attempt("explicit", min(AUTO_EXPLICIT_STEPS, max_steps)), "explicit"
-            if not np.all(result["ok"]):
-                second = attempt("stiff", max_steps)
-                if np.all(second["ok"]) or np.min(second["reached"]) > np.min(result["reached"]):
-                    result, used = second, "stiff"
-        else:
-            result, used = attempt(solver, max_steps), solver
-        _raise_on_failure(result, grid[-1], lead)
-        located = [
-            ev.locate(event, lifted, keys, grid, result["states"], tolerances, path, lead)
-            for event in events
-        ]
+        tolerances = (np.float64(rtol), np.float64(atol))
+        result = compiled.flow(
+            model, over, runs, key, grid, events, tolerances, max_steps, solver, path
+        )
+    solved, used, axes, located = result
+    raise_on_failure(solved, grid[-1], lead="run" in axes)
     with np.errstate(over="ignore"):
         axes["time"] = np.expm1(grid)
     attrs = {
         "model": describe(model),
-        "solver": type(SOLVERS[used]).__name__,
+        "solver": used,
         "rtol": rtol,
         "atol": atol,
-        "steps": int(np.max(result["steps"])),
+        "steps": int(np.max(solved["steps"])),
     }
     coords: dict[str, Any] = {"log_time": ("time", grid)}
     for name, values in (over or {}).items():
         if np.ndim(values) == 1 and np.asarray(values).dtype.kind in "fiu":
             coords[name] = ("run", np.asarray(values))
-    ds = dataset(result["observed"], model.dims, axes, attrs, coords)
+    ds = dataset(solved["observed"], model.dims, axes, attrs, coords)
     for variables in located:
         ds = ds.assign(variables)
     return ds
@@ -160,90 +138,31 @@ def clock_grid(t1, times, log_t1, points) -> np.ndarray:
     return np.linspace(0.0, log_t1, points)
 
 
-def _check_memory(model, keys, grid, path, lead: bool) -> None:
-    """States and observables at every point; asked only where there are many."""
-    if len(grid) < MANY_POINTS:
-        return
+def _on_host(model, key, grid, events, rtol, atol, max_steps, solver, path, engine):
+    """What the host finds; None where it is not for the host."""
+    from attnflow.dynamics.engines import host_system
 
-    def one(model, key):
-        system = system_of(model, key, path)
-        return system.init(), system.observe(system.init())
+    if not on_host(model, grid, solver, path, engine):
+        return None
+    system = host_system(model, key, path)
+    if system is None or not all(system.knows(event) for event in events):
+        return None
+    from attnflow.dynamics import host
 
-    shapes = eqx.filter_eval_shape(for_each_run(one) if lead else one, model, keys)
-    row = 8 * sum(x.size for x in jax.tree.leaves(shapes))
-    fits_memory(f"a flow with {len(grid)} points", 3 * len(grid) * row)
-
-
-def _in_blocks(model, keys, count: int, *options):
-    """`_solve` on blocks of runs that fit the cache, on every core.
-
-    A batch of more than one block is padded to whole blocks, so its size does not matter to the
-    compiler.
-    """
-    size = min(count, BLOCK)
-    starts = range(0, count, size)
-
-    def block(start: int):
-        rows = np.minimum(np.arange(start, start + size), count - 1)
-        take = take_runs(model, rows)
-        with jax.enable_x64(True):  # the setting belongs to a thread
-            return _solve(take, None if keys is None else keys[rows], *options, lead=True)
-
-    first = block(0)  # compiles once, before the threads start
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        rest = list(pool.map(block, starts[1:]))
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], first, *rest)
+    limit = min(max_steps, host.AUTO_STEPS) if engine == "auto" else max_steps
+    solved = host.solve(system, grid, rtol, atol, limit, solver)
+    if engine == "auto" and not solved["ok"]:
+        return None  # stiff, or not to be reached: the compiled engine has more patience
+    located = [host.locate(event, system, grid, solved, rtol, atol) for event in events]
+    return solved, solved["solver"], {}, located
 
 
-def _solve(model, keys, grid, tolerances, solver, max_steps, path, *, lead):
-    solved = _compiled_solve(model, keys, grid, tolerances, solver, max_steps, path, lead)
-    return jax.tree.map(np.asarray, solved)
-
-
-@eqx.filter_jit
-def _compiled_solve(model, keys, grid, tolerances, solver, max_steps, path, lead):
-    def one(model, key):
-        system = system_of(model, key, path)
-        controller = dfx.PIDController(rtol=tolerances[0], atol=tolerances[1])
-        if not isinstance(solver, INTERPOLATED):
-            controller = dfx.ClipStepSizeController(controller, step_ts=grid)
-        solution = dfx.diffeqsolve(
-            dfx.ODETerm(system.clock_field),
-            solver,
-            t0=jnp.zeros(()),
-            t1=grid[-1],
-            dt0=None,
-            y0=system.init(),
-            saveat=dfx.SaveAt(subs=[dfx.SubSaveAt(ts=grid), dfx.SubSaveAt(t1=True)]),
-            stepsize_controller=controller,
-            max_steps=max_steps,
-            throw=False,
-            adjoint=dfx.ForwardMode(),
-        )
-        assert solution.ys is not None
-        assert solution.ts is not None
-        states, last = solution.ys
-        return {
-            "states": states,
-            "observed": jax.vmap(system.observe)(states),
-            "ok": solution.result == dfx.RESULTS.successful,
-            "reached": solution.ts[1][0],
-            "last": jax.tree.map(lambda x: x[0], last),
-            "steps": solution.stats["num_steps"],
-        }
-
-    if not lead:
-        return one(model, keys)
-    return for_each_run(one)(model, keys)
-
-
-def _raise_on_failure(result, target: float, lead: bool) -> None:
+def raise_on_failure(result, target: float, lead: bool) -> None:
     ok = np.atleast_1d(result["ok"])
-    finite = all(np.isfinite(x).all() for x in jax.tree.leaves(result["states"]))
-    if ok.all() and finite:
+    if ok.all() and all(np.isfinite(x).all() for x in leaves(result["states"])):
         return
     run = int(np.argmin(ok))
-    state = jax.tree.map(lambda x: np.asarray(x)[run] if lead else np.asarray(x), result["last"])
+    state = mapped(lambda x: np.asarray(x)[run] if lead else np.asarray(x), result["last"])
     with np.errstate(over="ignore"):
         reached = float(np.expm1(np.atleast_1d(result["reached"])[run]))
     where = f" (run {run} of {ok.size})" if lead else ""

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from attnflow._checks import positive
-from attnflow.dynamics.records import traced
+from attnflow.dynamics.batching import traced
 from attnflow.models.interface import Model
 
 Cause = Literal["converged", "saddle", "local minimum", "step size", "ill-conditioned"]

@@ -7,28 +7,33 @@ Token i must predict itself: cross-entropy of Z_i against class i, summed over t
 
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from attnflow import attention
 from attnflow._checks import choice, finite, positive
-from attnflow.models.interface import Model, Observables
+from attnflow.models.interface import Array, Model, Observables, namespace
 
 LOSSES = ("cross_entropy", "attention", "mse")
 
 
-def layer_loss(logits, tokens, vocabulary, loss: str) -> jax.Array:
+def log_softmax(x: Array) -> Array:
+    """Along the last axis."""
+    xp = namespace(x)
+    shifted = x - xp.max(x, axis=-1, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
+
+
+def layer_loss(logits, tokens, vocabulary, loss: str) -> Array:
     """The loss as a function of the logit matrix L.
 
     cross_entropy: −Σ log softmax(Z_i)_i; attention: −Σ log A_ii; mse: ½ Σ |Y_i − x_i|².
     """
     if loss == "attention":
-        return -jnp.trace(jax.nn.log_softmax(logits, axis=-1))
+        return -namespace(logits).trace(log_softmax(logits))
     outputs = attention.get("softmax")(logits) @ tokens
     if loss == "mse":
-        return 0.5 * jnp.sum((outputs - tokens) ** 2)
-    return -jnp.trace(jax.nn.log_softmax(outputs @ vocabulary.T, axis=-1))
+        return 0.5 * namespace(outputs).sum((outputs - tokens) ** 2)
+    return -namespace(outputs).trace(log_softmax(outputs @ vocabulary.T))
 
 
 class SelfAttention(Model):
@@ -74,34 +79,42 @@ class SelfAttention(Model):
 
     def init(self, key=None):
         """The matrix `start`; with a key, plus `scale` × standard normal entries."""
-        start = jnp.asarray(self.start)
+        start = namespace(self.start).asarray(self.start)
         if key is None:
             return start
+        import jax
+
         return start + self.scale * jax.random.normal(key, start.shape, start.dtype)
 
     def vocabulary(self):
-        tokens = jnp.asarray(self.tokens)
-        return tokens if self.extra is None else jnp.concatenate([tokens, jnp.asarray(self.extra)])
+        tokens = self._tokens()
+        if self.extra is None:
+            return tokens
+        return namespace(tokens, self.extra).concatenate([tokens, self.extra])
+
+    def _tokens(self):
+        return namespace(self.tokens).asarray(self.tokens)
 
     def logits(self, params):
-        tokens = jnp.asarray(self.tokens)
+        tokens = self._tokens()
         return tokens @ params @ tokens.T
 
     def loss(self, params):
-        tokens = jnp.asarray(self.tokens)
+        tokens = self._tokens()
         return layer_loss(self.logits(params), tokens, self.vocabulary(), self.objective)
 
     def observe(self, params) -> Observables:
-        tokens = jnp.asarray(self.tokens)
+        tokens = self._tokens()
+        xp = namespace(tokens, params)
         logits = self.logits(params)
         observables = {
-            "norm2": jnp.sum(params**2),
+            "norm2": xp.sum(params**2),
             "loss": self.loss(params),
             "logits": logits,
             "attention": attention.get("softmax")(logits),
         }
         n, d = tokens.shape
         if n <= d:
-            ones = jnp.ones(n, tokens.dtype)
-            observables["conserved"] = logits @ jnp.linalg.solve(tokens @ tokens.T, ones)
+            ones = xp.ones(n, dtype=tokens.dtype)
+            observables["conserved"] = logits @ xp.linalg.solve(tokens @ tokens.T, ones)
         return observables

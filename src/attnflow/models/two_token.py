@@ -10,18 +10,16 @@ so two numbers carry the whole flow, and d|M|²/dt = −2(ξ0 ∂ℒ/∂ξ0 + ξ
 
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.nn import sigmoid, softplus
 from typing_extensions import Doc
 
 from attnflow._checks import at_least, choice, fits_memory, inside, moderate, positive_moderate
-from attnflow.models.interface import Model, Observables, Reduction
+from attnflow.attention.similarities import sigmoid, softplus
+from attnflow.models.interface import Model, Observables, Reduction, namespace
 from attnflow.models.self_attention import LOSSES, layer_loss
 
 if TYPE_CHECKING:
-    from attnflow.dynamics.events import CriticalPoints
+    from attnflow.dynamics.critical_points import CriticalPoints
 
 
 class TwoToken(Model):
@@ -76,17 +74,21 @@ class TwoToken(Model):
                 )
 
     def tokens(self):
-        p = jnp.asarray(self.p, float)
-        x = jnp.zeros((2, self.d), p.dtype)
-        return x.at[0, 0].set(1.0).at[1, 0].set(p).at[1, 1].set(jnp.sqrt((1 - p) * (1 + p)))
+        xp = namespace(self.p)
+        p = xp.asarray(self.p, dtype=float)
+        first, second = np.eye(2, self.d)
+        return xp.stack([xp.asarray(first), p * first + xp.sqrt((1 - p) * (1 + p)) * second])
 
     def init(self, key=None):
         x = self.tokens()
-        inverse = jnp.linalg.solve(x @ x.T, x).T  # X⁺: X⁺ L X⁺ᵀ is the least-norm M with X M Xᵀ = L
-        wrong = jnp.zeros((2, 2), x.dtype).at[0, 1].set(self.c0).at[1, 0].set(self.c1)
+        xp = namespace(x, self.c0, self.c1)
+        inverse = xp.linalg.solve(x @ x.T, x).T  # X⁺: X⁺ L X⁺ᵀ is the least-norm M with X M Xᵀ = L
+        wrong = self.c0 * np.eye(2)[:1].T * np.eye(2)[1] + self.c1 * np.eye(2)[1:].T * np.eye(2)[0]
         start = inverse @ wrong @ inverse.T
         if key is None:
             return start
+        import jax
+
         return start + self.scale * jax.random.normal(key, start.shape, start.dtype)
 
     def loss(self, params):
@@ -97,36 +99,38 @@ class TwoToken(Model):
         """Coordinates of the part of M that the flow moves, on x0 gᵀ and x1 gᵀ."""
         x = self.tokens()
         g = x[1] - x[0]
-        return jnp.linalg.solve(x @ x.T, x @ params @ g) / (g @ g)
+        return namespace(x, params).linalg.solve(x @ x.T, x @ params @ g) / (g @ g)
 
     def observe(self, params) -> Observables:
         x = self.tokens()
+        xp = namespace(x, params)
         logits = x @ params @ x.T
         a, b = self.active(params - self.init())
-        frozen = params - jnp.outer(self.active(params) @ x, x[1] - x[0])
-        xi = jnp.stack([logits[0, 1] - logits[0, 0], logits[1, 0] - logits[1, 1]])
+        frozen = params - xp.outer(self.active(params) @ x, x[1] - x[0])
+        xi = xp.stack([logits[0, 1] - logits[0, 0], logits[1, 0] - logits[1, 1]])
         return {
-            "norm2": jnp.sum(params**2),
+            "norm2": xp.sum(params**2),
             "loss": self.loss(params),
             "xi": xi,
             "sigma": sigmoid(xi),
             "a": a,
             "b": b,
-            "row_sums": jnp.sum(logits, axis=1),
-            "frozen_norm2": jnp.sum(frozen**2),
+            "row_sums": xp.sum(logits, axis=1),
+            "frozen_norm2": xp.sum(frozen**2),
         }
 
     def reduced(self, key) -> "TwoTokenReduction":
         seen = self.observe(self.init(key))
         if key is None:  # the numbers as given, not as M(0) rounds them: equal gaps stay equal
-            gaps = jnp.stack([jnp.asarray(self.c0, float), jnp.asarray(self.c1, float)])
-            zero = jnp.zeros_like(gaps[0])
+            xp = namespace(self.c0, self.c1)
+            gaps = xp.stack([xp.asarray(self.c0, dtype=float), xp.asarray(self.c1, dtype=float)])
+            zero = xp.zeros_like(gaps[0])
             seen |= {"xi": gaps, "sigma": sigmoid(gaps), "a": zero, "b": zero}
         return TwoTokenReduction(self, seen)
 
     def critical_points(self, **options) -> "CriticalPoints":
         """Every critical time of |M|² along the flow, and the phases between them."""
-        from attnflow.dynamics.events import two_token_critical_points
+        from attnflow.dynamics.critical_points import two_token_critical_points
 
         return two_token_critical_points(self, **options)
 
@@ -142,49 +146,60 @@ class TwoTokenReduction(Reduction):
     model: TwoToken
     start: Observables
 
+    on_host: ClassVar = True
+    host_slopes: ClassVar = ("norm2",)
+
     def init(self):
-        return jnp.zeros_like(self.start["xi"])
+        return 0 * self.start["xi"]
 
     def gaps(self, state):
-        q, (total, spread) = 1 - jnp.asarray(self.model.p), state
-        common = q * q * spread
-        return self.start["xi"] - common + q * (2 - q) * total * jnp.array([1.0, -1.0])
+        q, (total, spread) = 1 - self.model.p, state
+        common, apart = q * q * spread, q * (2 - q) * total
+        first, second = self.start["xi"]
+        return namespace(state).stack([first - common + apart, second - common - apart])
 
     def loss(self, xi):
-        p = jnp.asarray(self.model.p)
+        p, xp = self.model.p, namespace(xi)
         if self.model.objective == "attention":
-            return jnp.sum(softplus(xi))
+            return xp.sum(softplus(xi))
         if self.model.objective == "mse":
-            return (1 - p) * jnp.sum(sigmoid(xi) ** 2)
-        return jnp.sum(softplus((1 - p) * jnp.tanh(xi / 2)))
+            return (1 - p) * xp.sum(sigmoid(xi) ** 2)
+        return xp.sum(softplus((1 - p) * xp.tanh(xi / 2)))
 
     def scaled_slopes(self, xi):
         """(k, e^k ∂ℒ/∂ξ): the factor e^-k is taken out, because a gap of 1,000 has a slope of
         e^-1000; for e = e^-|ξ| the sigmoids are σ(1 − σ) = e/(1 + e)², |2σ − 1| = (1 − e)/(1 + e).
         """
-        p = jnp.asarray(self.model.p)
-        size = jnp.where(xi >= 0, xi, -xi)
-        e = jnp.exp(-size)
-        sigma = jnp.where(xi >= 0, 1.0, e) / (1 + e)
+        p, xp = self.model.p, namespace(xi)
+        size = xp.where(xi >= 0, xi, -xi)
+        e = xp.exp(-size)
+        sigma = xp.where(xi >= 0, 1.0, e) / (1 + e)
         if self.model.objective == "attention":
-            k = jnp.min(jnp.where(xi >= 0, 0.0, size))
-            return k, jnp.where(xi >= 0, jnp.exp(k), jnp.exp(k - size)) / (1 + e)
-        k = jnp.min(size)
-        inner = 2 * (1 - p) * jnp.exp(k - size) / (1 + e) ** 2
+            k = xp.min(xp.where(xi >= 0, 0.0, size), axis=0)
+            return k, xp.where(xi >= 0, xp.exp(k), xp.exp(k - size)) / (1 + e)
+        k = xp.min(size, axis=0)
+        inner = 2 * (1 - p) * xp.exp(k - size) / (1 + e) ** 2
         if self.model.objective == "mse":
             return k, inner * sigma
-        tilt = (1 - e) / (1 + e) * jnp.where(xi >= 0, 1 - p, p - 1)
-        return k, inner / (1 + jnp.exp(-tilt))
+        tilt = (1 - e) / (1 + e) * xp.where(xi >= 0, 1 - p, p - 1)
+        return k, inner / (1 + xp.exp(-tilt))
 
     def log_rate(self, state):
-        return -self.scaled_slopes(self.gaps(state))[0]
+        return self.rates(state)[0]
 
     def direction(self, state):
-        first, second = self.scaled_slopes(self.gaps(state))[1]
-        return jnp.stack([second - first, first + second])
+        return self.rates(state)[1]
+
+    def rates(self, state):
+        k, (first, second) = self.scaled_slopes(self.gaps(state))
+        return -k, namespace(state).stack([second - first, first + second])
+
+    def host_slope(self, name, state):
+        xi = self.gaps(state)
+        return -2 * np.sum(xi * self.scaled_slopes(xi)[1], axis=0)
 
     def observe(self, state) -> Observables:
-        p, c, (total, spread) = jnp.asarray(self.model.p), self.start["xi"], state
+        p, c, (total, spread) = self.model.p, self.start["xi"], state
         xi = self.gaps(state)
         a, b = (total - spread) / 2, (total + spread) / 2
         quadratic = (1 - p) * ((1 + p) * total**2 + (1 - p) * spread**2)

@@ -10,17 +10,23 @@ and in the time τ = ∫γ dt the path does not depend on the loss at all.
 
 from typing import Annotated, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import tyro
-from jax.nn import softplus
-from jax.scipy.special import entr
 from typing_extensions import Doc
 
 from attnflow import attention
 from attnflow._checks import choice, finite, is_traced, moderate, positive_moderate
-from attnflow.models.interface import Model, Observables, Reduction
+from attnflow.attention.similarities import softplus
+from attnflow.models.interface import Array, Model, Observables, Reduction, namespace
+from attnflow.models.self_attention import log_softmax
+
+
+def entropy(weights: Array) -> Array:
+    """−Σ s log s."""
+    xp = namespace(weights)
+    some = weights > 0
+    return -xp.sum(xp.where(some, weights * xp.log(xp.where(some, weights, 1.0)), 0.0))
+
 
 OBJECTIVES = ("logistic", "square", "kl")
 ArrayField = Annotated[np.ndarray | None, tyro.conf.Suppress]
@@ -129,17 +135,22 @@ class ValueSoftmax(Model):
 
     def beta(self):
         """The target β*; one-dimensional where only its norm was given."""
-        return jnp.asarray([self.target_norm] if self.target is None else self.target)
+        if self.target is None:
+            return namespace(self.target_norm).stack([self.target_norm])
+        return namespace(self.target).asarray(self.target)
 
     def init(self, key=None):
         beta = self.beta()
+        xp = namespace(beta, self.projections, self.values, self.scores)
         if self.values is None:
-            values = jnp.outer(beta, jnp.asarray(self.projections)) / (beta @ beta)
+            values = xp.outer(beta, xp.asarray(self.projections)) / (beta @ beta)
         else:
-            values = jnp.asarray(self.values)
+            values = xp.asarray(self.values)
         tokens = values.shape[1]
-        scores = jnp.zeros(tokens) if self.scores is None else jnp.asarray(self.scores)
+        scores = xp.zeros(tokens) if self.scores is None else xp.asarray(self.scores)
         if key is not None:
+            import jax
+
             values = values + self.scale * jax.random.normal(key, values.shape, values.dtype)
         return {"values": values, "scores": scores}
 
@@ -151,9 +162,9 @@ class ValueSoftmax(Model):
         if self.objective == "logistic":
             return softplus(-(beta @ output))
         if self.objective == "kl":
-            return -jnp.sum(entr(beta)) - beta @ jax.nn.log_softmax(output)
-        fitted = output if self.data is None else jnp.asarray(self.data) @ output
-        return 0.5 * jnp.sum((beta - fitted) ** 2)
+            return -entropy(beta) - beta @ log_softmax(output)
+        fitted = output if self.data is None else self.data @ output
+        return 0.5 * namespace(fitted).sum((beta - fitted) ** 2)
 
     def loss(self, params):
         return self.loss_of_output(params["values"] @ self.weights(params["scores"]))
@@ -162,7 +173,7 @@ class ValueSoftmax(Model):
         weights = self.weights(params["scores"])
         observables = {"scores": params["scores"], "weights": weights, "loss": self.loss(params)}
         if attention.get(self.map).gives_distributions:
-            observables["entropy"] = jnp.sum(entr(weights))
+            observables["entropy"] = entropy(weights)
         if self.objective != "kl":
             observables["projections"] = params["values"].T @ self._direction()
         return observables
@@ -170,13 +181,15 @@ class ValueSoftmax(Model):
     def _direction(self):
         """What a value is projected on: β*, or Xᵀβ* where the output passes through data."""
         beta = self.beta()
-        return beta if self.data is None else jnp.asarray(self.data).T @ beta
+        return beta if self.data is None else np.swapaxes(self.data, -1, -2) @ beta
 
     def integrands(self, params) -> Observables:
         if self.objective == "kl":
             return {}
         output = params["values"] @ self.weights(params["scores"])
         direction = self._direction()
+        import jax
+
         descent = -jax.grad(self.loss_of_output)(output)
         return {"gamma_integral": direction @ descent / (direction @ direction)}
 
@@ -194,27 +207,38 @@ class AlignedReduction(Reduction):
     """The flow in (u, a), with τ = ∫γ dt; exact whatever the dimension of the values."""
 
     model: ValueSoftmax
-    projections: jax.Array
-    scores: jax.Array
-    norm2: jax.Array
+    projections: Array
+    scores: Array
+    norm2: Array
+
+    on_host: ClassVar = True
 
     def init(self):
-        return {"u": self.projections, "a": self.scores, "tau": jnp.zeros(())}
+        return {"u": self.projections, "a": self.scores, "tau": 0 * self.norm2}
 
     def log_rate(self, state):
         """log γ for the logistic loss, whose γ falls like 1/t forever; else 0."""
         if self.model.objective == "logistic":
             return -softplus(state["u"] @ self.model.weights(state["a"]))
-        return jnp.zeros(())
+        return 0 * self.norm2
 
     def direction(self, state):
-        weights, pull_back = jax.vjp(self.model.weights, state["a"])
-        (scores,) = pull_back(state["u"])
-        velocity = {"u": self.norm2 * weights, "a": scores, "tau": jnp.ones(())}
+        weights, scores = self._pulled_back(state["a"], state["u"])
+        velocity = {"u": self.norm2 * weights, "a": scores, "tau": 1 + 0 * self.norm2}
         if self.model.objective == "logistic":
             return velocity
         gamma = 1 - state["u"] @ weights / self.norm2
-        return jax.tree.map(lambda x: gamma * x, velocity)
+        return {name: gamma * x for name, x in velocity.items()}
+
+    def _pulled_back(self, scores, u):
+        """The weights, and (∂s/∂a)ᵀ u."""
+        if self.model.map == "softmax" and namespace(scores, u) is np:
+            weights = self.model.weights(scores)
+            return weights, weights * ((u[:, None] - u) @ weights)  # u − ⟨u, s⟩ without 1 − 1
+        import jax
+
+        weights, pull_back = jax.vjp(self.model.weights, scores)
+        return weights, pull_back(u)[0]
 
     def observe(self, state) -> Observables:
         weights = self.model.weights(state["a"])
@@ -231,5 +255,5 @@ class AlignedReduction(Reduction):
             "gamma_integral": state["tau"],
         }
         if attention.get(self.model.map).gives_distributions:
-            observables["entropy"] = jnp.sum(entr(weights))
+            observables["entropy"] = entropy(weights)
         return observables

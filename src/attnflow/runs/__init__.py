@@ -1,11 +1,27 @@
 """Runs on disk and sweeps over configs: what is done stays done."""
 
-from attnflow.runs.checkpoint import Checkpoint, FileCheckpoint
-from attnflow.runs.config import canonical, grid, restored
-from attnflow.runs.query import open
-from attnflow.runs.run import Run
-from attnflow.runs.store import Check, DamagedRun, Store, StoreError
-from attnflow.runs.sweep import Experiment, Plan, Report, plan, sweep
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnflow.runs.checkpoint import Checkpoint, FileCheckpoint
+    from attnflow.runs.config import canonical, grid, restored
+    from attnflow.runs.jobs import Experiment
+    from attnflow.runs.query import open
+    from attnflow.runs.run import Run
+    from attnflow.runs.store import Check, DamagedRun, Store, StoreError
+    from attnflow.runs.sweep import Plan, Report, plan, sweep
+
+_EXPORTS = {
+    "checkpoint": ("Checkpoint", "FileCheckpoint"),
+    "config": ("canonical", "grid", "restored"),
+    "jobs": ("Experiment",),
+    "query": ("open",),
+    "run": ("Run",),
+    "store": ("Check", "DamagedRun", "Store", "StoreError"),
+    "sweep": ("Plan", "Report", "plan", "sweep"),
+}
+_HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
     "Check",
@@ -25,3 +41,16 @@ __all__ = [
     "restored",
     "sweep",
 ]
+
+
+def __getattr__(name: str):
+    """Parquet and netCDF load when they are first used: not every command stores runs."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attnflow.runs' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"attnflow.runs.{_HOMES[name]}"), name)
+    globals()[name] = found  # also where a module has the name of its function, as `sweep`
+    return found
+
+
+def __dir__():
+    return sorted(__all__)

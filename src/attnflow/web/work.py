@@ -62,7 +62,7 @@ def all_views() -> dict[str, Any]:
 
 
 def view(name: str, query: list[tuple[str, str]]) -> Any:
-    from attnflow.dynamics.flow import FlowError
+    from attnflow.dynamics.errors import FlowError
     from attnflow.web import views
     from attnflow.web.fields import FieldError, blamed, read_query
 

@@ -6,9 +6,8 @@ logits z W_O + b_O. The upstream error of position i is u_i = (p_i − e_{y_i}) 
 
 import abc
 import functools
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,11 +47,12 @@ class CrossEntropyHead(Model):
     `value_norm` (mean |v|), `error_norm` (mean |u|), and `gradient_W_Q` … of every block.
     """
 
-    targets: eqx.AbstractVar[Any]
-    start: eqx.AbstractVar[dict[str, Any]]
-    classes: eqx.AbstractVar[int]
-    floor: eqx.AbstractVar[float]
-    scale: eqx.AbstractVar[float]
+    if TYPE_CHECKING:  # fields of every head, each in its own order
+        targets: Any
+        start: dict[str, Any]
+        classes: int
+        floor: float
+        scale: float
 
     def init(self, key=None):
         params = {name: jnp.asarray(value) for name, value in self.start.items()}

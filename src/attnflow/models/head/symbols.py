@@ -89,7 +89,9 @@ class SymbolHead(CrossEntropyHead):
             if symbols.shape != targets.shape:
                 raise ValueError("symbols and targets must have the same shape")
             check_head(self, (*WEIGHTS, *BIASES))
-            self.groups = grouped(symbols, targets, size, self.classes)
+            groups = grouped(symbols, targets, size, self.classes)
+            object.__setattr__(self, "groups", groups)
+        super().__post_init__()
 
     def __check_init__(self):
         check_head(self, (*WEIGHTS, *BIASES))

@@ -69,7 +69,8 @@ class SingleLocation(Model):
             at_least("tokens", self.tokens, 2, "attention needs two tokens to choose from")
             at_least("heads", self.heads, 1)
             self._check_memory()
-            self.points = self.fresh_points(self.samples, self.seed)
+            object.__setattr__(self, "points", self.fresh_points(self.samples, self.seed))
+        super().__post_init__()
 
     def _check_memory(self) -> None:
         """A block of points, the scores of all heads at it, and their gradients."""

@@ -14,8 +14,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
+from attnflow.dynamics.batching import traced
 from attnflow.dynamics.preconditioning import gauss_newton, simplex_natural_gradient
-from attnflow.dynamics.records import traced
 from attnflow.models.prompt import Prompt
 from attnflow.papers.conditioning._separated import (
     Separated,

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from attnflow.dynamics.records import traced
+from attnflow.dynamics.batching import traced
 from attnflow.dynamics.stall import FlatLoss
 from attnflow.models.prompt import Prompt, StudentTeacher
 

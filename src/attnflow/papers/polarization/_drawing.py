@@ -9,7 +9,8 @@ import optax
 import xarray as xr
 from matplotlib.axes import Axes
 
-from attnflow.dynamics.descent import DescentError, descend, step_grid
+from attnflow.dynamics.descent import descend, step_grid
+from attnflow.dynamics.errors import DescentError
 from attnflow.models.value_softmax import ValueSoftmax
 from attnflow.papers.gallery import Gallery
 from attnflow.papers.style import COLORS

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from attnflow.dynamics.records import traced
+from attnflow.dynamics.batching import traced
 from attnflow.models.interface import Model
 
 

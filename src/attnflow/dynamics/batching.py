@@ -1,8 +1,7 @@
-"""From traced arrays to a labelled Dataset, and from plain numbers to traced ones."""
+"""From plain numbers to traced ones, and from one run to many."""
 
 import dataclasses
 import functools
-import json
 import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,14 +9,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-import xarray as xr
 
 from attnflow._checks import at_least, seed
-from attnflow.models.interface import Model
+from attnflow.dynamics.trajectory import fields_of
+from attnflow.models.interface import Model, Module, tell_jax
 
-
-def fields_of(model: eqx.Module) -> dict[str, Any]:
-    return {f.name: getattr(model, f.name) for f in dataclasses.fields(model)}
+tell_jax()
 
 
 def _lifted(value: Any) -> Any:
@@ -84,7 +81,11 @@ def for_each_run(function):
 
 def _stacked(values: Any) -> Any:
     """One array with a leading run axis; a list of modules or dicts becomes one of such arrays."""
-    if isinstance(values, list | tuple) and values and isinstance(values[0], eqx.Module | dict):
+    if (
+        isinstance(values, list | tuple)
+        and values
+        and isinstance(values[0], Module | eqx.Module | dict)
+    ):
         return jax.tree.map(lambda *x: np.stack(x).astype(np.float64), *values)
     return np.asarray(values, np.float64)
 
@@ -148,39 +149,3 @@ def prepare(model: Model, over: Mapping[str, Any] | None, runs: int | None, key:
     if over is None and keys is None:
         raise ValueError("runs: give a key (a seed), or every run would be the same")
     return Batch(lifted, None if keys is None else jax.random.split(keys, count), count, True)
-
-
-def describe(model: Model) -> str:
-    """The model's fields as JSON, large arrays by their shape, without its shared ones."""
-
-    def plain(value):
-        if isinstance(value, eqx.Module):
-            return {"type": type(value).__name__} | fields_of(value)
-        array = np.asarray(value)
-        return array.tolist() if array.size <= 64 else f"array{array.shape}"
-
-    fields = {name: x for name, x in fields_of(model).items() if name not in model.shared}
-    return json.dumps({"model": type(model).__name__} | fields, default=plain)
-
-
-def dataset(
-    observed: Mapping[str, Any],
-    dims: Mapping[str, tuple[str, ...]],
-    axes: Mapping[str, np.ndarray],
-    attrs: Mapping[str, Any],
-    coords: Mapping[str, Any] | None = None,
-) -> xr.Dataset:
-    """Observables whose leading axes are `axes` in order, then their own `dims`; `coords` are
-    further coordinates on those axes."""
-    lead = tuple(axes)
-    variables = {}
-    for name, values in observed.items():
-        values = np.asarray(values)
-        own = dims.get(name, ())
-        if values.ndim != len(lead) + len(own):
-            raise ValueError(
-                f"observable {name!r} has {values.ndim - len(lead)} axes but the model names "
-                f"{len(own)} in dims"
-            )
-        variables[name] = ((*lead, *own), values)
-    return xr.Dataset(variables, coords={**axes, **(coords or {})}, attrs=dict(attrs))

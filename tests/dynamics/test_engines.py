@@ -1,0 +1,161 @@
+"""The host engine and the compiled one: one contract, the same numbers."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import attnflow as af
+from attnflow.dynamics import engines
+from attnflow.dynamics.trees import Packing, leaves, mapped, packed
+
+MODELS = {
+    "two tokens": af.TwoToken(p=0.3, c0=6.0, c1=3.0),
+    "two tokens, equal gaps": af.TwoToken(p=0.0, c0=5.0, c1=5.0),
+    "two tokens, attention": af.TwoToken(p=-0.4, c0=2.0, c1=4.0, objective="attention"),
+    "two tokens, mse": af.TwoToken(p=0.2, c0=3.0, c1=1.0, objective="mse"),
+    "two tokens, right": af.TwoToken(p=0.0, c0=-1.0, c1=-2.0, d=5),
+    "logistic": af.ValueSoftmax(projections=(0.3, 0.1, -0.2)),
+    "logistic, scores": af.ValueSoftmax(
+        projections=(0.3, 0.1), scores=(1.0, -2.0), target_norm=2.0
+    ),
+    "logistic, values": af.ValueSoftmax(values=np.eye(3), target=np.array([0.5, -0.2, 1.0])),
+    "square": af.ValueSoftmax(projections=(0.3, 0.1, -0.2), objective="square"),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_followed_yet(monkeypatch):
+    monkeypatch.setattr(engines, "_followed", engines.Counter())
+
+
+SLOW = pytest.mark.slow  # those that compile once more
+HORIZONS = [{"times": [0.5, 3.0, 70.0]}, pytest.param({"t1": 1e4}, marks=SLOW)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("horizon", HORIZONS)
+def test_both_engines_give_the_same_flow(name, horizon):
+    host, compiled = (
+        af.gradient_flow(MODELS[name], **horizon, engine=engine) for engine in ("host", "compiled")
+    )
+    assert (host.solver, compiled.solver) == ("DOP853", "Dopri8")
+    assert list(host.data_vars) == list(compiled.data_vars)
+    xr.testing.assert_allclose(host.drop_attrs(), compiled.drop_attrs(), rtol=1e-8, atol=1e-9)
+
+
+@SLOW
+@pytest.mark.parametrize("model", [MODELS["logistic"], MODELS["two tokens"]])
+def test_both_engines_reach_times_beyond_floating_point(model):
+    host, compiled = (
+        af.gradient_flow(model, log_t1=3000.0, points=20, engine=engine)
+        for engine in ("host", "compiled")
+    )
+    xr.testing.assert_allclose(host.drop_attrs(), compiled.drop_attrs(), rtol=1e-7, atol=1e-9)
+
+
+def test_both_engines_find_the_same_events():
+    events = [af.Critical("norm2"), af.Crosses("norm2", 50.0), af.Crosses("loss", 0.9)]
+    model = af.TwoToken(p=0.0, c0=6.0, c1=3.0)
+    host, compiled = (
+        af.gradient_flow(model, t1=1e5, points=400, events=events, engine=engine)
+        for engine in ("host", "compiled")
+    )
+    assert host.norm2_critical_time.size == 3
+    for name in ("norm2_critical", "norm2_crosses_50", "loss_crosses_0.9"):
+        for part in ("time", "value"):
+            np.testing.assert_allclose(
+                host[f"{name}_{part}"], compiled[f"{name}_{part}"], rtol=1e-8
+            )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"c0": 6.0, "c1": 3.0},
+        {"c0": 1.0, "c1": 5.0},
+        {"c0": 6.0, "c1": 6.0},
+        {"c0": -1.0, "c1": -2.0},
+        {"c0": 0.0, "c1": 0.0},
+        {"c0": 12.0, "c1": 12.0, "p": 0.9},
+        {"c0": 4.0, "c1": 2.0, "p": -0.5},
+        {"c0": 600.0, "c1": 600.0},
+        pytest.param({"c0": 3.0, "c1": 2.0, "objective": "attention"}, marks=SLOW),
+        pytest.param({"c0": 3.0, "c1": 2.0, "objective": "mse"}, marks=SLOW),
+    ],
+)
+def test_both_engines_find_the_same_critical_points(fields):
+    model = af.TwoToken(**({"p": 0.0} | fields))
+    host, compiled = (model.critical_points(engine=engine) for engine in ("host", "compiled"))
+    assert host.shape == compiled.shape
+    np.testing.assert_allclose(host.times, compiled.times, rtol=1e-9)
+    np.testing.assert_allclose(host.norm2, compiled.norm2, rtol=1e-9)
+    assert [phase.name for phase in host.phases] == [phase.name for phase in compiled.phases]
+
+
+def test_random_starts_are_the_same_on_both():
+    model = af.TwoToken(p=0.1, c0=2.0, c1=1.0)
+    host, compiled = (
+        af.gradient_flow(model, t1=100.0, key=3, engine=engine) for engine in ("host", "compiled")
+    )
+    xr.testing.assert_allclose(host.drop_attrs(), compiled.drop_attrs(), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["host", "compiled"])
+def test_a_flow_that_cannot_arrive_raises_on_both(engine):
+    with pytest.raises(af.FlowError, match="the flow stopped at t = "):
+        af.gradient_flow(MODELS["two tokens"], t1=1e6, max_steps=5, engine=engine)
+    with pytest.raises(af.FlowError) as caught:
+        af.gradient_flow(af.TwoToken(c0=60.0, c1=60.0), t1=1e30, max_steps=500, engine=engine)
+    assert np.isfinite(caught.value.time)
+
+
+def test_the_first_flows_of_a_kind_are_for_the_host():
+    def solver(**options):
+        return af.gradient_flow(af.TwoToken(c0=2.0, **options), t1=10.0, points=7).solver
+
+    assert [solver(c1=float(i)) for i in range(10)] == ["DOP853"] * 8 + ["Dopri8"] * 2
+    assert solver(c1=1.0, objective="mse") == "DOP853"  # of another kind
+
+
+def test_what_the_host_cannot_do_is_compiled():
+    square = af.ValueSoftmax(values=np.eye(3), target=np.ones(3), objective="square")
+    assert af.gradient_flow(square, t1=10.0, points=5).solver == "Dopri8"
+    many = af.gradient_flow(MODELS["logistic"], t1=10.0, points=5, runs=2, key=0)
+    assert many.solver == "Dopri8"
+    with pytest.raises(ValueError, match="needs engine='compiled'"):
+        af.gradient_flow(square, t1=10.0, engine="host")
+    with pytest.raises(ValueError, match="engine 'hast' is not known: did you mean 'host'"):
+        af.gradient_flow(square, t1=10.0, engine="hast")
+
+
+def test_other_solvers_on_the_host():
+    exact = af.gradient_flow(MODELS["logistic"], t1=100.0, points=9)
+    for solver, name in (("stiff", "Radau"), ("quick", "RK45")):
+        flow = af.gradient_flow(
+            MODELS["logistic"], t1=100.0, points=9, solver=solver, rtol=1e-7, engine="host"
+        )
+        assert flow.solver == name
+        np.testing.assert_allclose(flow.scores, exact.scores, rtol=1e-5, atol=1e-6)
+
+
+def test_a_small_flow_imports_no_compiler():
+    code = (
+        "import sys, attnflow as af;"
+        "af.gradient_flow(af.TwoToken(c1=3.0), t1=1e4); af.TwoToken(c1=3.0).critical_points();"
+        "af.gradient_flow(af.ValueSoftmax(projections=(0.3, 0.1)), t1=1e12);"
+        "print(sorted({'jax', 'equinox', 'diffrax', 'optax', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_trees_without_jax():
+    tree = {"b": np.arange(6.0).reshape(2, 3), "a": (np.array(7.0), np.array([8.0]))}
+    assert [np.shape(x) for x in leaves(tree)] == [(), (1,), (2, 3)]
+    back = Packing(tree).unpacked(packed(tree))
+    assert list(back) == ["b", "a"]
+    np.testing.assert_array_equal(back["b"], tree["b"])
+    assert mapped(np.sum, tree)["a"] == (7.0, 8.0)
