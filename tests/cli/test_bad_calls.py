@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attnflow.cli import COMMANDS, main, report, reproduce
 from attnflow.cli import verify as verify_command
-from attnflow.dynamics import descent, flow
+from attnflow.dynamics import compiled, descent, host
 from tests.cli.bad_calls import FIELDS, OTHERS, cases
 
 CASES = list(dict.fromkeys(cases()))
@@ -25,7 +25,8 @@ def nothing_computes(monkeypatch):
     def begun(*_, **__):
         raise Computed
 
-    monkeypatch.setattr(flow, "_compiled_solve", begun)
+    monkeypatch.setattr(compiled, "solve", begun)
+    monkeypatch.setattr(host, "solve", begun)
     monkeypatch.setattr(descent, "_programs", begun)
     monkeypatch.setattr(
         importlib.import_module("attnflow.models.single_location.sgd"), "start", begun

@@ -14,7 +14,7 @@ import xarray as xr
 from attnflow.runs import Experiment, Store, grid, plan, sweep
 from attnflow.runs import store as stores
 from attnflow.runs.local import LocalEngine
-from attnflow.runs.sweep import Job
+from attnflow.runs.sweeps import Job
 from tests.runs.experiments import ODD, TRAIN, TRAIN_MANY, WALK, WALKS, Training, Walk, train, walk
 
 GRID = grid(Walk(), seed=range(6), rate=(0.1, 0.2))

@@ -1,6 +1,10 @@
 """A trajectory in the terminal and as a picture."""
 
+import contextlib
 import math
+import sys
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,3 +142,15 @@ def picture(trajectory: xr.Dataset, title: str) -> "Figure":
         ax.set_visible(False)
     figure.suptitle(title)
     return figure
+
+
+@contextlib.contextmanager
+def warnings_as_lines(command: str) -> Iterator[None]:
+    """Each warning as one line of this command."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            for each in caught:
+                print(f"attnflow {command}: {each.message}", file=sys.stderr)

@@ -11,6 +11,7 @@ from rich.console import Console
 from typing_extensions import Doc
 
 from attnflow._checks import can_write
+from attnflow.cli.display import warnings_as_lines
 from attnflow.cli.parsing import parse_options, refuse_unused
 from attnflow.cli.reproduce import render_all
 from attnflow.cli.verify import run_all
@@ -51,7 +52,8 @@ def runs(options: Options) -> int:
     store = options.store or options.out / "runs"
     if not store.is_dir():
         raise ValueError(f"no runs at {store}: name their folder with --store")
-    chosen = listed(Store(store), options.which)
+    with warnings_as_lines("report"):
+        chosen = listed(Store(store), options.which, verify=True)
     if not chosen:
         raise ValueError(f"no run in {store} passes {' '.join(options.which)}")
     write(options.out / "runs.html", run_report.page(chosen))

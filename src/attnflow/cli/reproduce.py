@@ -16,7 +16,7 @@ from attnflow.papers.gallery import Figure, select
 from attnflow.papers.trials import found
 from attnflow.runs.figures import NAME, Album, FigureConfig, Rendered, config_of, drawn
 from attnflow.runs.store import Store
-from attnflow.runs.sweep import Experiment, plan, sweep
+from attnflow.runs.sweeps import Experiment, plan, sweep
 
 
 @dataclasses.dataclass(frozen=True)

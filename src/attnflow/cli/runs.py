@@ -1,13 +1,12 @@
 """attnflow runs list|show|compare|check|export|rm: the run store."""
 
-import contextlib
 import dataclasses
 import datetime
 import functools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from rich.table import Table
 from typing_extensions import Doc
 
 from attnflow._checks import at_least, choice
+from attnflow.cli.display import warnings_as_lines
 from attnflow.cli.parsing import parse_options
 from attnflow.runs.export import export, export_tensorboard
 from attnflow.runs.filters import (
@@ -99,19 +99,8 @@ def run(arguments: list[str]) -> int:
     choice("action", name, ACTIONS)
     what, options, act = ACTIONS[name]
     parsed = parse_options(options, arguments[1:], prog=f"attnflow runs {name}", description=what)
-    with _warnings_as_lines():
+    with warnings_as_lines("runs"):
         return act(parsed)
-
-
-@contextlib.contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            for each in caught:
-                print(f"attnflow runs: {each.message}", file=sys.stderr)
 
 
 def list_runs(options: ListOptions) -> int:

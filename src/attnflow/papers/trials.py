@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnflow.runs.store import Store
-from attnflow.runs.sweep import Experiment, sweep
+from attnflow.runs.sweeps import Experiment, sweep
 
 FOLDER = "ATTNFLOW_RUNS"
 _known: dict[str, xr.Dataset] = {}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from attnflow.runs.query import open
     from attnflow.runs.run import Run
     from attnflow.runs.store import Check, DamagedRun, Store, StoreError
-    from attnflow.runs.sweep import Plan, Report, plan, sweep
+    from attnflow.runs.sweeps import Plan, Report, plan, sweep
 
 _EXPORTS = {
     "checkpoint": ("Checkpoint", "FileCheckpoint"),
@@ -19,7 +19,7 @@ _EXPORTS = {
     "query": ("open",),
     "run": ("Run",),
     "store": ("Check", "DamagedRun", "Store", "StoreError"),
-    "sweep": ("Plan", "Report", "plan", "sweep"),
+    "sweeps": ("Plan", "Report", "plan", "sweep"),
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -48,7 +48,7 @@ def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module 'attnflow.runs' has no attribute {name!r}")
     found = getattr(importlib.import_module(f"attnflow.runs.{_HOMES[name]}"), name)
-    globals()[name] = found  # also where a module has the name of its function, as `sweep`
+    globals()[name] = found
     return found
 
 

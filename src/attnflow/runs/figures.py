@@ -10,7 +10,7 @@ import xarray as xr
 from attnflow._checks import choice
 from attnflow.runs.files import whole
 from attnflow.runs.store import Run, Store
-from attnflow.runs.sweep import Experiment, sweep
+from attnflow.runs.sweeps import Experiment, sweep
 
 NAME = "figure"
 

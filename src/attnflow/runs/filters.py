@@ -14,7 +14,7 @@ from typing import Any
 
 from attnflow._checks import choice
 from attnflow.runs.run import Run
-from attnflow.runs.store import DamagedRun, Store
+from attnflow.runs.store import Store
 
 Filters = str | Iterable[str]
 OWN = ("run", "experiment")  # fields of every run; a config's field of that name is config.run
@@ -231,11 +231,6 @@ def _entries(store: Store) -> tuple[list[Entry], dict[str, str]]:
     return entries, wrong
 
 
-def folders(store: Store) -> list[str]:
-    """Names of runs, whole or damaged."""
-    return store.names()
-
-
 def named(store: Store, start: str, *, failed: bool = False) -> str:
     """The name of the one run whose name begins so; failed: also those that failed."""
     known = {name for name in store.names() if name.startswith(start)}
@@ -287,10 +282,3 @@ def free(name: str, taken: Iterable[str]) -> str:
 
 def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def undamaged(entry: Entry) -> Run:
-    wrong = entry.run.damage()
-    if wrong is not None:
-        raise DamagedRun(entry.run, wrong)
-    return entry.run

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from attnflow.papers import gallery
 from attnflow.papers.style import canvas
 from attnflow.runs.figures import NAME
-from attnflow.runs.filters import Entry, flat, undamaged
+from attnflow.runs.filters import Entry, flat
 from attnflow.runs.packing import CLOCKS
 from attnflow.web.pages import drawn, render
 
@@ -36,7 +36,7 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def shown(entry: Entry) -> Shown:
-    run = undamaged(entry)
+    run = entry.run
     data = run.data()
     picture = figure_of(entry, data) or curves(data)
     return Shown(

@@ -257,11 +257,11 @@ def run(store: str, name: str) -> dict[str, Any]:
     """Config and curves of one run; `name` is looked up among those that are there."""
     import numpy as np
 
-    from attnflow.runs.filters import flat, folders
+    from attnflow.runs.filters import flat
     from attnflow.runs.store import Store
 
     place = Store(store)
-    found = place.get(name) if name in folders(place) else None
+    found = place.get(name) if name in place.names() else None
     if found is None:
         raise Refused(404, "there is no such run in this store")
     wrong = found.damage()

@@ -15,7 +15,7 @@ from attnflow.papers import pretrained
 from attnflow.papers.conditioning._class_token import class_token
 from attnflow.papers.conditioning._separated_keys import measure
 from attnflow.papers.ledger import NeedsData
-from attnflow.runs.sweep import Experiment
+from attnflow.runs.sweeps import Experiment
 from attnflow.tasks import files, images
 
 TEACHERS = {"even": 20.0, "sparse": 1e7}  # the geometric mean of R in their class tokens' rows

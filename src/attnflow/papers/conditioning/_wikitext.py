@@ -14,7 +14,7 @@ from attnflow.instruments import log10_ratio
 from attnflow.papers import pretrained
 from attnflow.papers.conditioning._class_token import class_token
 from attnflow.papers.ledger import NeedsData
-from attnflow.runs.sweep import Experiment
+from attnflow.runs.sweeps import Experiment
 from attnflow.tasks import files, wikitext
 
 TASKS = ("next", "the")

@@ -21,7 +21,7 @@ from attnflow.papers.polarization._induction_figures import LEARNED, Sinks, lack
 from attnflow.papers.style import COLORS, STYLE, canvas, say_below
 from attnflow.papers.trials import Trials
 from attnflow.runs.config import grid
-from attnflow.runs.sweep import Experiment
+from attnflow.runs.sweeps import Experiment
 
 REMEDIES = ("softmax", "softmax_1", "bayes_softmax", "sigmoid")
 

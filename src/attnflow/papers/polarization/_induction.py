@@ -9,7 +9,7 @@ import xarray as xr
 from typing_extensions import Doc
 
 from attnflow.papers import pretrained
-from attnflow.runs.sweep import Experiment
+from attnflow.runs.sweeps import Experiment
 from attnflow.tasks.induction import Induction
 
 FAMILIES = ("sigmoid", "elu", "elu_elu", "mlp", "linear")

@@ -11,7 +11,7 @@ from typing_extensions import Doc
 
 from attnflow.papers import pretrained
 from attnflow.papers.polarization._induction import FRESH
-from attnflow.runs.sweep import Experiment
+from attnflow.runs.sweeps import Experiment
 from attnflow.tasks.token_groups import TokenGroups
 
 
