@@ -123,6 +123,8 @@ def test_the_first_flows_of_a_kind_are_for_the_host():
 def test_what_the_host_cannot_do_is_compiled():
     square = af.ValueSoftmax(values=np.eye(3), target=np.ones(3), objective="square")
     assert af.gradient_flow(square, t1=10.0, points=5).solver == "Dopri8"
+    relu = af.ValueSoftmax((0.3, 0.1), map="relu", scores=(1.0, 2.0))
+    assert af.gradient_flow(relu, t1=10.0, points=5).solver == "Dopri8"
     many = af.gradient_flow(MODELS["logistic"], t1=10.0, points=5, runs=2, key=0)
     assert many.solver == "Dopri8"
     with pytest.raises(ValueError, match="needs engine='compiled'"):

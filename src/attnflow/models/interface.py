@@ -81,8 +81,11 @@ class Reduction(Module):
     compiler; `host_slope` gives the slopes of the observables in `host_slopes` there.
     """
 
-    on_host: ClassVar[bool] = False
     host_slopes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def on_host(self) -> bool:
+        return False
 
     @abc.abstractmethod
     def init(self) -> Params: ...

@@ -146,8 +146,11 @@ class TwoTokenReduction(Reduction):
     model: TwoToken
     start: Observables
 
-    on_host: ClassVar = True
     host_slopes: ClassVar = ("norm2",)
+
+    @property
+    def on_host(self) -> bool:
+        return True
 
     def init(self):
         return 0 * self.start["xi"]

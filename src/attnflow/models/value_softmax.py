@@ -211,7 +211,9 @@ class AlignedReduction(Reduction):
     scores: Array
     norm2: Array
 
-    on_host: ClassVar = True
+    @property
+    def on_host(self) -> bool:
+        return self.model.map == "softmax"  # of the other maps only JAX has the derivative
 
     def init(self):
         return {"u": self.projections, "a": self.scores, "tau": 0 * self.norm2}
