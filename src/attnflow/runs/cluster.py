@@ -19,14 +19,15 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attnflow.runs.checkpoint import EVERY, packed, unpacked
-from attnflow.runs.jobs import Experiment, Job, Outcome, work
-from attnflow.runs.packing import FILES, write_files
+from attnflow.runs.jobs import Experiment, Job, Outcome, stored, work
+from attnflow.runs.packing import pack, write_arrays
 from attnflow.runs.store import Store
 
 LOSSES = 5  # after so many losses of its node or process a job has failed
@@ -34,6 +35,7 @@ AHEAD = 2  # batches in flight for each core
 BATCH_SECONDS = 0.5  # of work that travels together
 LARGEST_BATCH = 200
 COLLECT_SECONDS = 10.0
+WRITERS = 4
 
 
 class RayEngine:
@@ -51,7 +53,9 @@ class RayEngine:
         if begun:
             self._connect(ray)
         try:
-            yield from Sweep(ray, experiment, store).run(jobs)
+            with ThreadPoolExecutor(WRITERS) as writers:  # they wait for the disk, mostly
+                for outcomes in Sweep(ray, experiment, store).run(jobs):
+                    yield list(writers.map(lambda x: stored(x, experiment, store), outcomes))
         finally:
             if begun:
                 ray.shutdown()
@@ -229,14 +233,18 @@ def as_files(outcome: Outcome, experiment: Experiment) -> Outcome:
     if outcome.failure is not None:
         return outcome
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder)
-            name, log, seconds = experiment.name, outcome.log, outcome.seconds
-            write_files(path, outcome.config, outcome.data, name, log, seconds)
-            files = {each: (path / each).read_bytes() for each in FILES}
+        config, data, log, seconds = outcome.config, outcome.data, outcome.log, outcome.seconds
+        files = pack(config, data, experiment.name, log, seconds)
+        if "arrays.nc" not in files:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "arrays.nc"
+                write_arrays(data, path)
+                files |= {path.name: path.read_bytes()}
     except Exception:  # whatever an encoder of somebody's data raises
         return dataclasses.replace(outcome, data=None, failure=traceback.format_exc())
-    return dataclasses.replace(outcome, data=None, files=files)
+    return dataclasses.replace(
+        outcome, data=None, files={name: bytes(content) for name, content in files.items()}
+    )
 
 
 def _knock(address: str) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import operator
+import os
 import re
 import warnings
 from collections import Counter
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnflow._checks import choice
-from attnflow.runs.run import Run
+from attnflow.runs.run import Run, verify
 from attnflow.runs.store import Store
 
 Filters = str | Iterable[str]
@@ -221,12 +222,12 @@ def _entries(store: Store) -> tuple[list[Entry], dict[str, str]]:
     """All runs by name, and what is wrong with those that are damaged."""
     entries, wrong = [], {}
     for name in store.names():
-        run = Run(name, store.root / name)
-        stored, when, why = run.verify(read=False)
+        folder = os.path.join(store.root, name)
+        stored, when, why = verify(folder, name, read=False)
         if why is None:
             entry = Entry(name, store.root, stored["experiment"], flat(stored["config"]), when)
             entries.append(entry)
-        elif run.path.exists():  # else it has just been removed
+        elif os.path.exists(folder):  # else it has just been removed
             wrong[name] = why
     return entries, wrong
 

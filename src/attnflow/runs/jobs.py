@@ -13,6 +13,7 @@ from typing import Any
 import xarray as xr
 
 from attnflow.runs.checkpoint import Checkpoint
+from attnflow.runs.store import Store, StoreError
 
 BATCH = 64  # configs of one compiled program
 
@@ -118,6 +119,24 @@ def _given(config: Any, seconds: float, data: Any, log: str) -> Outcome:
         why = "the experiment returned None: is its `return` missing?\n"
         return Outcome(config, seconds, failure=log + why)
     return Outcome(config, seconds, data=data, log=log)
+
+
+def stored(outcome: Outcome, experiment: Experiment, store: Store) -> Outcome:
+    """The outcome, with its data on disk instead of in it; a failure if they cannot be stored."""
+    if outcome.failure is not None or (outcome.data is None and outcome.files is None):
+        return outcome
+    failure, unwritten = None, False
+    config, name = outcome.config, experiment.name
+    try:
+        if outcome.files is not None:
+            store.add_files(config, outcome.files, experiment=name)
+        else:
+            assert outcome.data is not None
+            seconds = outcome.seconds
+            store.add(config, outcome.data, experiment=name, log=outcome.log, seconds=seconds)
+    except Exception as error:  # also whatever an encoder of somebody's data raises
+        failure, unwritten = traceback.format_exc(), isinstance(error, StoreError)
+    return dataclasses.replace(outcome, data=None, files=None, failure=failure, unwritten=unwritten)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from attnflow.runs.jobs import Experiment, Job, Outcome, work
+from attnflow.runs.jobs import Experiment, Job, Outcome, stored, work
 from attnflow.runs.processes import deaf_children, end_with_parent
 from attnflow.runs.store import Store
-from attnflow.runs.sweeps import place_in, stored
+from attnflow.runs.sweeps import place_in
 
 DEATHS = 3  # after so many deaths of its worker a job has failed
 READY = None  # the first message of a worker

@@ -19,17 +19,23 @@ SMALL = 1 << 20  # bytes up to which netCDF 3 is written: twenty times faster th
 FILES = ("config.json", "environment.json", "scalars.parquet", "arrays.nc", "log.txt")
 
 
-def write_files(
-    folder: Path, config: Any, data: Any, experiment: str, log: str, seconds: float
-) -> None:
-    """All of FILES into `folder`. Raises ValueError or TypeError for data that no run can hold."""
+def pack(
+    config: Any, data: Any, experiment: str, log: str, seconds: float
+) -> dict[str, bytes | memoryview]:
+    """The content of FILES; without `arrays.nc` if that is for `write_arrays`, because it is large
+    or beyond netCDF 3. Raises ValueError or TypeError for data that no run can hold."""
     data = storable(data)
     about = environment() | {"seconds": seconds, "seed": _seed(config)}
-    (folder / "config.json").write_text(canonical(config, experiment) + "\n", encoding="utf-8")
-    (folder / "environment.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    (folder / "log.txt").write_text(log, encoding="utf-8", errors="backslashreplace")
-    pq.write_table(scalars_of(data), folder / "scalars.parquet")
-    _write_arrays(data, folder / "arrays.nc")
+    table = pa.BufferOutputStream()
+    pq.write_table(scalars_of(data), table)
+    files: dict[str, bytes | memoryview] = {
+        "config.json": f"{canonical(config, experiment)}\n".encode(),
+        "environment.json": f"{json.dumps(about, indent=1)}\n".encode(),
+        "scalars.parquet": memoryview(table.getvalue()),
+        "log.txt": log.encode(errors="backslashreplace"),
+    }
+    arrays = _small_arrays(data)
+    return files if arrays is None else files | {"arrays.nc": arrays}
 
 
 def _seed(config: Any) -> int | None:
@@ -77,14 +83,19 @@ def _common(values: np.ndarray) -> np.ndarray:
     return values if usual else values.astype(np.float64)
 
 
-def _write_arrays(data: xr.Dataset, path: Path) -> None:
+def _small_arrays(data: xr.Dataset) -> bytes | memoryview | None:
     plain = all(_fits_netcdf_3(values) for values in data.variables.values())
-    if plain and data.nbytes <= SMALL:
-        try:
-            data.to_netcdf(path, engine="scipy", format="NETCDF3_64BIT")
-            return
-        except (ValueError, TypeError):  # a name such as κ, a wide number in an attribute, …
-            path.unlink(missing_ok=True)
+    if not plain or data.nbytes > SMALL:
+        return None
+    try:
+        return data.to_netcdf(engine="scipy", format="NETCDF3_64BIT")
+    except (ValueError, TypeError):  # a name such as κ, a wide number in an attribute, …
+        return None
+
+
+def write_arrays(data: Any, path: Path) -> None:
+    """As netCDF 4."""
+    data = storable(data)
     try:
         data.to_netcdf(path, engine="h5netcdf")
     except CompatibilityError:  # such as True in an attribute: HDF5 can, other readers may not

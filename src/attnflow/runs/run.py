@@ -5,8 +5,9 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from attnflow.runs.config import SCHEMA, digest
 from attnflow.runs.packing import FILES, read_arrays
 
 OTHER = "it is a copy of another run"
+CONFIG = {"schema": int, "experiment": str, "type": str, "config": dict}  # of config.json
 DONE = "DONE"  # the last file of a run to be written: its name, sizes and checksums
 
 
@@ -57,45 +59,53 @@ class Run:
     def verify(self, read: bool = True) -> tuple[dict[str, Any], float, str | None]:
         """Its config as stored, the time of its end (seconds since 1970) and what is wrong with it.
         Unless they are read, the sizes of all files but the config are compared."""
-        try:
-            done, about = _content(f"{self.path}/{DONE}")
-            text, _ = _content(f"{self.path}/config.json")
-            stored = parse_config(text)
-            marks = read_marks(done, self.name)
-            for name, mark in marks.items():
-                if name == "config.json":
-                    _require(name, hashlib.sha256(text).hexdigest() == mark.sha256)
-                else:
-                    _compare(f"{self.path}/{name}", mark, read)
-            if marks["config.json"].size is None and digest(text.decode().strip()) != self.name:
-                raise ValueError(OTHER)  # the first edition kept no name in DONE
-            return stored, about.st_mtime, None
-        except (OSError, ValueError) as error:
-            return {}, 0.0, _why(error)
+        return verify(str(self.path), self.name, read)
 
 
-@dataclasses.dataclass(frozen=True)
-class Mark:
+def verify(folder: str, run: str, read: bool) -> tuple[dict[str, Any], float, str | None]:
+    """As `Run.verify`, of the run of this name in `folder`."""
+    try:
+        done, about = _content(folder, DONE)
+        text, _ = _content(folder, "config.json")
+        stored = parse_config(text)
+        marks = read_marks(done, run)
+        for name, mark in marks.items():
+            if name == "config.json":
+                _require(name, hashlib.sha256(text).hexdigest() == mark.sha256)
+            else:
+                _compare(folder, name, mark, read)
+        if marks["config.json"].size is None and digest(text.decode().strip()) != run:
+            raise ValueError(OTHER)  # the first edition kept no name in DONE
+        return stored, about.st_mtime, None
+    except (OSError, ValueError) as error:
+        return {}, 0.0, _why(error)
+
+
+class Mark(NamedTuple):
     """A file's checksum and size; the first edition did not keep sizes."""
 
     sha256: str
     size: int | None = None
 
 
-def write_done(folder: Path, name: str) -> None:
-    """`DONE` with the marks of all other files."""
-    marks = {}
-    for each in FILES:
-        with (folder / each).open("rb") as file:
-            marks[each] = [hashlib.file_digest(file, "sha256").hexdigest(), file.tell()]
+def write_done(folder: Path, name: str, files: Mapping[str, bytes | memoryview]) -> None:
+    """`DONE` with the marks of all other files; `files`: content of those that are at hand."""
+    marks = {each: _mark(folder / each, files.get(each)) for each in FILES}
     done = {"run": name, "files": marks}
     (folder / DONE).write_text(json.dumps(done, indent=1) + "\n")
+
+
+def _mark(path: Path, content: bytes | memoryview | None) -> Mark:
+    if content is not None:
+        return Mark(hashlib.sha256(content).hexdigest(), len(content))
+    with path.open("rb") as file:
+        return Mark(hashlib.file_digest(file, "sha256").hexdigest(), file.tell())
 
 
 def read_marks(content: bytes, name: str) -> dict[str, Mark]:
     """Of every file of the run of this name; a ValueError says what is wrong."""
     try:
-        done = json.loads(content)
+        done = json.loads(content.decode())
     except ValueError:
         raise ValueError("DONE is not readable") from None
     if isinstance(done, dict) and "files" in done:
@@ -108,26 +118,25 @@ def read_marks(content: bytes, name: str) -> dict[str, Mark]:
         marks = {each: Mark(*files[each]) for each in FILES}  # pyright: ignore[reportOptionalSubscript]
     except (TypeError, KeyError):
         raise ValueError("DONE does not name every file") from None
-    for mark in marks.values():
-        if not isinstance(mark.sha256, str) or type(mark.size) not in (int, type(None)):
+    for sha256, size in marks.values():
+        if type(sha256) is not str or not (size is None or type(size) is int):
             raise ValueError("DONE is not readable")
     return marks
 
 
 def config_of(run: Run) -> dict[str, Any]:
     """Its config.json, parsed; OSError or ValueError if there is none."""
-    return parse_config(_content(f"{run.path}/config.json")[0])
+    return parse_config(_content(str(run.path), "config.json")[0])
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
     """schema, experiment, type and config."""
     try:
-        stored = json.loads(content)
+        stored = json.loads(content.decode())
     except ValueError:
         raise ValueError("config.json is not readable") from None
-    kinds = {"schema": int, "experiment": str, "type": str, "config": dict}
     if not isinstance(stored, dict) or any(
-        type(stored.get(name)) is not kind for name, kind in kinds.items()
+        type(stored.get(name)) is not kind for name, kind in CONFIG.items()
     ):
         raise ValueError("config.json is not a config")
     if stored["schema"] > SCHEMA:
@@ -137,34 +146,34 @@ def parse_config(content: bytes) -> dict[str, Any]:
 
 def regular(path: Path) -> bytes:
     """The content of a file that is one: no folder, no link out of the store, no device."""
-    return _content(str(path))[0]
+    return _content(str(path.parent), path.name)[0]
 
 
-def _content(path: str) -> tuple[bytes, os.stat_result]:
-    """Its content, and what the system knows of it."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _content(folder: str, name: str) -> tuple[bytes, os.stat_result]:
+    """Of a file: its bytes, and what the system knows of it."""
+    handle = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         about = os.fstat(handle)
-        _require_file(path, about)
-        with open(handle, "rb", buffering=0, closefd=False) as file:
-            return file.readall(), about
+        _require_file(name, about)
+        return os.read(handle, about.st_size), about
     finally:
         os.close(handle)
 
 
-def _require_file(path: str, about: os.stat_result) -> None:
+def _require_file(name: str, about: os.stat_result) -> None:
     if not stat.S_ISREG(about.st_mode):
-        raise ValueError(f"{os.path.basename(path)} is no file")
+        raise ValueError(f"{name} is no file")
 
 
-def _compare(path: str, mark: "Mark", read: bool) -> None:
+def _compare(folder: str, name: str, mark: Mark, read: bool) -> None:
+    path = f"{folder}/{name}"
     about = os.lstat(path)
-    _require_file(path, about)
+    _require_file(name, about)
     same = mark.size in (None, about.st_size)
     if same and read:
         with open(path, "rb") as file:
             same = hashlib.file_digest(file, "sha256").hexdigest() == mark.sha256
-    _require(os.path.basename(path), same)
+    _require(name, same)
 
 
 def _require(name: str, same: bool) -> None:

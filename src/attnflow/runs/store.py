@@ -26,7 +26,7 @@ from attnflow.runs import status
 from attnflow.runs.checkpoint import FileCheckpoint
 from attnflow.runs.config import DIGITS, canonical, is_same, names
 from attnflow.runs.files import whole
-from attnflow.runs.packing import FILES, write_files
+from attnflow.runs.packing import FILES, pack, write_arrays
 from attnflow.runs.run import DONE, Run, config_of, regular, write_done
 
 STALE = 3600.0  # seconds after which a draft of a single file is the rest of a killed process
@@ -103,8 +103,7 @@ class Store:
 
     def get(self, name: str) -> Run | None:
         """The run of this name, whole or damaged."""
-        path = self.root / name
-        return Run(name, path) if is_run(path) else None
+        return Run(name, self.root / name) if is_run(self.root, name) else None
 
     def __iter__(self) -> Iterator[Run]:
         """All runs that have their `DONE` mark, by name."""
@@ -119,7 +118,7 @@ class Store:
                 found = sorted(entry.name for entry in entries if not entry.name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [name for name in found if is_run(self.root / name)]
+        return [name for name in found if is_run(self.root, name)]
 
     def add(
         self,
@@ -131,30 +130,32 @@ class Store:
         seconds: float = 0.0,
     ) -> Run:
         """Store what a config gave. If the run is there already and whole, it stays."""
-        with self._draft(config, experiment) as draft:
-            write_files(draft.path, config, data, experiment, log, seconds)
-        return draft.run
+        files = pack(config, data, experiment, log, seconds)
+        return self.add_files(config, files, experiment=experiment, data=data)
 
-    def add_files(self, config: Any, files: Mapping[str, bytes], *, experiment: str = "") -> Run:
-        """The same with the files as `write_files` made them, elsewhere."""
-        with self._draft(config, experiment) as draft:
-            for name in FILES:
-                (draft.path / name).write_bytes(files[name])
-        return draft.run
-
-    @contextlib.contextmanager
-    def _draft(self, config: Any, experiment: str) -> Iterator["Draft"]:
-        """A folder to write a run's files into; afterwards it is the run."""
+    def add_files(
+        self,
+        config: Any,
+        files: Mapping[str, bytes | memoryview],
+        *,
+        experiment: str = "",
+        data: xr.Dataset | None = None,
+    ) -> Run:
+        """The same with files that `pack` made, perhaps elsewhere; without `arrays.nc` among them,
+        the data are written here."""
         name = self.name(config, experiment)
+        run = Run(name, self.root / name)
         try:
             with self._locked_folder(f".new-{name}-") as path:
-                draft = Draft(path, Run(name, self.root / name))
-                yield draft
-                write_done(path, name)
+                for each, content in files.items():
+                    write(f"{path}/{each}", content)
+                if "arrays.nc" not in files:
+                    write_arrays(data, path / "arrays.nc")
+                write_done(path, name, files)
                 path.chmod(0o755)
                 for each in ("arrays.nc", DONE, "."):  # of the rest, the checksums tell
-                    sync(path / each)
-                self._take_name(draft)
+                    sync(f"{path}/{each}")
+                self._take_name(path, run)
                 sync(self.root)
                 self.forget_failure(name)
                 self.checkpoint_of(name).clear()
@@ -162,6 +163,7 @@ class Store:
             raise StoreError(
                 f"run {name} could not be stored: {error.strerror or error}"
             ) from error
+        return run
 
     @contextlib.contextmanager
     def _locked_folder(self, prefix: str) -> Iterator[Path]:
@@ -181,11 +183,10 @@ class Store:
             shutil.rmtree(path, ignore_errors=True)
             os.close(handle)
 
-    def _take_name(self, draft: "Draft") -> None:
-        run = draft.run
+    def _take_name(self, draft: Path, run: Run) -> None:
         for _ in range(100):
             try:
-                draft.path.rename(run.path)
+                draft.rename(run.path)
                 return
             except OSError:
                 if not os.path.lexists(run.path):
@@ -291,28 +292,31 @@ class Store:
         try:
             with self._locked_folder(".new-probe-") as path:
                 for each in (*FILES, DONE):
-                    (path / each).write_bytes(bytes(4096))
-                    sync(path / each)
+                    write(f"{path}/{each}", bytes(4096))
+                    sync(f"{path}/{each}")
         except OSError as error:
             return error
         return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Draft:
-    path: Path
-    run: Run
-
-
-def is_run(path: Path) -> bool:
+def is_run(root: Path, name: str) -> bool:
     """A folder with a name such as ours, or with a file that only a run has."""
+    path = os.path.join(root, name)
     if os.path.exists(f"{path}/{DONE}"):
         return True
-    hashed = len(path.name) == DIGITS and set(path.name) <= set("0123456789abcdef")
-    return (hashed and os.path.lexists(path)) or (path / "arrays.nc").exists()
+    hashed = len(name) == DIGITS and set(name) <= set("0123456789abcdef")
+    return (hashed and os.path.lexists(path)) or os.path.exists(f"{path}/arrays.nc")
 
 
-def sync(path: Path) -> None:
+def write(path: str, content: bytes | memoryview) -> None:
+    """A new file, not synced."""
+    with open(path, "xb", buffering=0) as file:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[file.write(rest) :]
+
+
+def sync(path: str | Path) -> None:
     """To the disk, and not only to its cache."""
     handle = os.open(path, os.O_RDONLY)
     try:

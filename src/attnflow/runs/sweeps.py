@@ -6,12 +6,11 @@ import signal
 import statistics
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from attnflow._checks import at_least, choice
-from attnflow.runs.jobs import Experiment, Job, Outcome, Place, split, work
+from attnflow.runs.jobs import Experiment, Job, Outcome, Place, split, stored, work
 from attnflow.runs.progress import Progress
 from attnflow.runs.status import Announcement
 from attnflow.runs.store import DamagedRun, Store, StoreError
@@ -96,11 +95,10 @@ def sweep(
         outcomes = run(jobs, experiment, store)
         try:
             for outcome in (each for many in outcomes for each in many):
-                _keep(outcome, experiment, store, report)
+                kept = _keep(outcome, experiment, store, report)
                 tell(len(report.failed))
                 announced.update(report.done, len(report.failed))
-                name = store.name(outcome.config, experiment.name)
-                if each is not None and name not in report.failed:
+                if each is not None and kept:
                     each(outcome.config, outcome.seconds)
         except (Stopped, KeyboardInterrupt):
             report.stopped = True
@@ -151,12 +149,13 @@ def _engine(name: str, workers: int | None, address: str | None) -> Engine:
     return RayEngine(address, workers)
 
 
-def _keep(outcome: Outcome, experiment: Experiment, store: Store, report: Report) -> None:
+def _keep(outcome: Outcome, experiment: Experiment, store: Store, report: Report) -> bool:
+    """Whether its run is stored; else the failure is."""
     outcome = stored(outcome, experiment, store)
     report.left -= 1
     if outcome.failure is None:
         report.done += 1
-        return
+        return True
     report.failed[store.name(outcome.config, experiment.name)] = outcome.failure
     _require_writable(store)
     try:
@@ -166,6 +165,7 @@ def _keep(outcome: Outcome, experiment: Experiment, store: Store, report: Report
     report.unwritten = report.unwritten + 1 if outcome.unwritten else 0
     if report.unwritten == UNWRITTEN:
         raise _stop(store, outcome.failure.strip().splitlines()[-1])
+    return False
 
 
 def _require_writable(store: Store) -> None:
@@ -179,24 +179,6 @@ def _stop(store: Store, why: str) -> StoreError:
         f"nothing can be stored in {store.root} ({why}): the sweep stops; finished runs are kept, "
         "and the same call goes on when there is room and permission again"
     )
-
-
-def stored(outcome: Outcome, experiment: Experiment, store: Store) -> Outcome:
-    """The outcome, with its data on disk instead of in it; a failure if they cannot be stored."""
-    if outcome.failure is not None or (outcome.data is None and outcome.files is None):
-        return outcome
-    failure, unwritten = None, False
-    config, name = outcome.config, experiment.name
-    try:
-        if outcome.files is not None:
-            store.add_files(config, outcome.files, experiment=name)
-        else:
-            assert outcome.data is not None
-            seconds = outcome.seconds
-            store.add(config, outcome.data, experiment=name, log=outcome.log, seconds=seconds)
-    except Exception as error:  # also whatever an encoder of somebody's data raises
-        failure, unwritten = traceback.format_exc(), isinstance(error, StoreError)
-    return dataclasses.replace(outcome, data=None, files=None, failure=failure, unwritten=unwritten)
 
 
 def here(jobs: Sequence[Job], experiment: Experiment, store: Store) -> Iterator[list[Outcome]]:
