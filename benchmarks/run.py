@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 import attnflow as af  # noqa: E402
 from benchmarks import (  # noqa: E402
+    first_answer,
     head,
     instruments,
     reliability,
@@ -157,12 +158,6 @@ def _prompt(d: int, steps: int) -> Row:
     )
 
 
-def ledger() -> list[Row]:
-    command = [sys.executable, "-m", "attnflow", "verify"]
-    seconds = timed(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
-    return [("the whole ledger, cold (new process)", "budget 60 s", f"{seconds:.1f} s", "")]
-
-
 def help() -> list[Row]:
     command = [sys.executable, "-m", "attnflow", "--help"]
     seconds = min(
@@ -183,7 +178,7 @@ SECTIONS = {
     **transformer.SECTIONS,
     **runs.SECTIONS,
     **web.SECTIONS,
-    "ledger": ledger,
+    **first_answer.SECTIONS,
     "help": help,
 }
 

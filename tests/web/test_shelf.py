@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from attnflow.web import shelf
 from attnflow.web.guard import Limits
 from attnflow.web.server import CHORES, Desk, create_app
-from attnflow.web.shelf import Shelf, default_folder
+from attnflow.web.shelf import Shelf
 
 
 def test_replies_are_found_by_the_next(tmp_path):
@@ -46,14 +46,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     here = Shelf(tmp_path / "file")
     here.put("views.json", b"{}")
     assert here.get("views.json") is None
-
-
-def test_the_folder_is_of_the_user(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder().parent == tmp_path / "attnflow"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_folder().parent == tmp_path / ".cache" / "attnflow"
 
 
 def test_the_next_server_answers_without_asking_anyone(tmp_path, crew):

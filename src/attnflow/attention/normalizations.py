@@ -7,7 +7,7 @@ the weight of a key that nobody reads, which only `sink` looks at.
 from collections.abc import Callable
 from typing import Any
 
-from array_api_compat import array_namespace
+from attnflow._arrays import array_namespace
 
 Array = Any
 Normalization = Callable[..., Array]

@@ -8,8 +8,7 @@ array([0.25, 0.25, 0.25, 0.25])
 import dataclasses
 from typing import Any
 
-from array_api_compat import array_namespace
-
+from attnflow._arrays import array_namespace
 from attnflow._checks import choice
 from attnflow.attention import normalizations as norm
 from attnflow.attention import similarities as sim

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from array_api_compat import array_namespace
+from attnflow._arrays import array_namespace
 
 Array = Any
 Similarity = Callable[[Array], Array]

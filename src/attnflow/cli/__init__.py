@@ -8,6 +8,7 @@ import warnings
 from typing import NoReturn
 
 import attnflow
+from attnflow import cache
 from attnflow.cli import interrupts
 from attnflow.cli.failures import INTERRUPTED, ended, silence
 
@@ -19,7 +20,9 @@ COMMANDS = {
     "report": "ledger and quick figures as one self-contained HTML page",
     "runs": "the run store: list, show, compare, export, remove",
     "serve": "the explorer in the browser: simulators, ledger and runs",
+    "cache": "compiled programs on disk: where they are, how large; remove them",
 }
+COMPILING = ("verify", "reproduce", "simulate", "report")
 
 
 def help_text() -> str:
@@ -69,6 +72,10 @@ def _perform(arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(COMMANDS)}"
         raise ValueError(f"command {name!r} is not known: {hint}")
+    if name in COMPILING and "jax" not in sys.modules:
+        wrong = cache.use()
+        if wrong is not None:
+            print(f"attnflow: programs are not kept: {wrong}", file=sys.stderr)
     return importlib.import_module(f"attnflow.cli.{name}").run(arguments[1:])
 
 

@@ -14,6 +14,7 @@ from typing import Annotated
 
 from typing_extensions import Doc
 
+from attnflow import cache
 from attnflow.cli.parsing import parse_options
 
 NEEDED = ("starlette", "uvicorn", "plotly", "orjson")
@@ -94,7 +95,6 @@ def serve(options: Options, place: socket.socket, token: str | None) -> None:
     from attnflow.web.connections import server
     from attnflow.web.guard import LOOPBACK, Limits
     from attnflow.web.server import create_app
-    from attnflow.web.shelf import default_folder
 
     shown = f"[{options.host}]" if ":" in options.host else options.host
     hosts = None if options.host in WILD else (*LOOPBACK, shown.lower())
@@ -104,7 +104,7 @@ def serve(options: Options, place: socket.socket, token: str | None) -> None:
         token=token,
         hosts=hosts,
         limits=limits,
-        cache=default_folder(),
+        cache=cache.folder(),
     )
     name = socket.gethostname() if options.host in WILD else shown
     address = f"http://{name}:{place.getsockname()[1]}/" + (f"?token={token}" if token else "")

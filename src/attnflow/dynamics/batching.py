@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from attnflow._checks import at_least, seed
+from attnflow.dynamics.starts import Start
 from attnflow.dynamics.trajectory import fields_of
 from attnflow.models.interface import Model, Module, tell_jax
 
@@ -128,10 +129,11 @@ def prng_key(key: Any) -> jax.Array | None:
 
 
 class Batch(NamedTuple):
-    """A model ready to be compiled: its floats and keys lead with a run axis if `lead`."""
+    """A model ready to be compiled: its floats and those of its start lead with a run axis if
+    `lead`."""
 
     model: Model
-    keys: jax.Array | None
+    start: Start
     count: int
     lead: bool
 
@@ -140,12 +142,39 @@ class Batch(NamedTuple):
         return {"run": np.arange(self.count)} if self.lead else {}
 
 
-def prepare(model: Model, over: Mapping[str, Any] | None, runs: int | None, key: Any) -> Batch:
-    """One run, `runs` random ones from `key`, or one for each value of `over`."""
-    keys = prng_key(key)
-    if runs is None and over is None:
-        return Batch(traced(model), keys, 1, False)
-    lifted, count = batched(model, over, runs)
-    if over is None and keys is None:
+def prepare(
+    model: Model,
+    over: Mapping[str, Any] | None,
+    runs: int | None,
+    start: Start,
+    starts: int | None = None,
+) -> Batch:
+    """One run, `runs` random ones from a key, or one for each value of `over`; starts: how many
+    runs the start is for, if its arrays lead with them."""
+    start = start._replace(key=prng_key(start.key))
+    if runs is None and over is None and starts is None:
+        return Batch(traced(model), start, 1, False)
+    lifted, count = batched(model, over, starts if runs is None and over is None else runs)
+    if starts not in (None, count):
+        raise ValueError(f"start: is for {starts} runs where there are {count}")
+    if over is None and start.key is None and starts is None:
         raise ValueError("runs: give a key (a seed), or every run would be the same")
-    return Batch(lifted, None if keys is None else jax.random.split(keys, count), count, True)
+
+    def repeated(x):
+        return np.broadcast_to(x, (count, *np.shape(x)))
+
+    return Batch(
+        lifted,
+        Start(
+            None if start.key is None else jax.random.split(start.key, count),
+            start.params if starts is not None else jax.tree.map(repeated, start.params),
+            jax.tree.map(repeated, start.rates),
+        ),
+        count,
+        True,
+    )
+
+
+def take_starts(start: Start, rows: np.ndarray) -> Start:
+    """Those of the given runs."""
+    return jax.tree.map(lambda x: x[rows], start)

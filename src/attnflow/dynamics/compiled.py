@@ -12,7 +12,7 @@ import numpy as np
 
 from attnflow._checks import fits_memory
 from attnflow.dynamics import compiled_events
-from attnflow.dynamics.batching import for_each_run, prepare, take_runs
+from attnflow.dynamics.batching import for_each_run, prepare, take_runs, take_starts
 from attnflow.dynamics.system import system_of
 
 SOLVERS = {"explicit": dfx.Dopri8(), "stiff": dfx.Kvaerno5(), "quick": dfx.Tsit5()}
@@ -22,19 +22,20 @@ BLOCK = 512
 MANY_POINTS = 100_000
 
 
-def flow(model, over, runs, key, grid, events, tolerances, max_steps, solver, path):
-    """The result of `solve`, the name of the solver that was used, the axes, the events found."""
+def flow(model, over, runs, start, grid, events, tolerances, max_steps, solver, path):
+    """The result of `solve`, the name of the solver that was used, the axes, the events found;
+    `start`: as `starts.begun` gives it."""
     with jax.enable_x64(True):
-        batch = prepare(model, over, runs, key)
-        lifted, keys, count, lead = batch
-        check_memory(lifted, keys, grid, path, lead)
+        batch = prepare(model, over, runs, *start)
+        lifted, starts, count, lead = batch
+        check_memory(lifted, starts, grid, path, lead)
 
         def attempt(kind: str, limit: int) -> dict[str, Any]:
             options = (grid, tolerances, SOLVERS[kind], limit, path)
             return (
-                in_blocks(lifted, keys, count, *options)
+                in_blocks(lifted, starts, count, *options)
                 if lead
-                else solve(lifted, keys, *options, lead=False)
+                else solve(lifted, starts, *options, lead=False)
             )
 
         if solver == "auto":
@@ -47,7 +48,7 @@ def flow(model, over, runs, key, grid, events, tolerances, max_steps, solver, pa
             return result, type(SOLVERS[used]).__name__, batch.axes, []
         located = [
             compiled_events.locate(
-                event, lifted, keys, grid, result["states"], tolerances, path, lead
+                event, lifted, starts, grid, result["states"], tolerances, path, lead
             )
             for event in events
         ]
@@ -72,50 +73,50 @@ def _arrived(result) -> bool:
     return bool(np.all(result["ok"])) and finite
 
 
-def check_memory(model, keys, grid, path, lead: bool) -> None:
+def check_memory(model, starts, grid, path, lead: bool) -> None:
     """States and observables at every point; asked only where there are many."""
     if len(grid) < MANY_POINTS:
         return
 
-    def one(model, key):
-        system = system_of(model, key, path)
+    def one(model, start):
+        system = system_of(model, start, path)
         return system.init(), system.observe(system.init())
 
-    shapes = eqx.filter_eval_shape(for_each_run(one) if lead else one, model, keys)
+    shapes = eqx.filter_eval_shape(for_each_run(one) if lead else one, model, starts)
     row = 8 * sum(x.size for x in jax.tree.leaves(shapes))
     fits_memory(f"a flow with {len(grid)} points", 3 * len(grid) * row)
 
 
-def in_blocks(model, keys, count: int, *options):
+def in_blocks(model, starts, count: int, *options):
     """`solve` on blocks of runs that fit the cache, on every core.
 
     A batch of more than one block is padded to whole blocks, so its size does not matter to the
     compiler.
     """
     size = min(count, BLOCK)
-    starts = range(0, count, size)
+    blocks = range(0, count, size)
 
-    def block(start: int):
-        rows = np.minimum(np.arange(start, start + size), count - 1)
+    def block(first: int):
+        rows = np.minimum(np.arange(first, first + size), count - 1)
         take = take_runs(model, rows)
         with jax.enable_x64(True):  # the setting belongs to a thread
-            return solve(take, None if keys is None else keys[rows], *options, lead=True)
+            return solve(take, take_starts(starts, rows), *options, lead=True)
 
     first = block(0)  # compiles once, before the threads start
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        rest = list(pool.map(block, starts[1:]))
+        rest = list(pool.map(block, blocks[1:]))
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], first, *rest)
 
 
-def solve(model, keys, grid, tolerances, solver, max_steps, path, *, lead):
-    solved = _compiled_solve(model, keys, grid, tolerances, solver, max_steps, path, lead)
+def solve(model, starts, grid, tolerances, solver, max_steps, path, *, lead):
+    solved = _compiled_solve(model, starts, grid, tolerances, solver, max_steps, path, lead)
     return jax.tree.map(np.asarray, solved)
 
 
 @eqx.filter_jit
-def _compiled_solve(model, keys, grid, tolerances, solver, max_steps, path, lead):
-    def one(model, key):
-        system = system_of(model, key, path)
+def _compiled_solve(model, starts, grid, tolerances, solver, max_steps, path, lead):
+    def one(model, start):
+        system = system_of(model, start, path)
         controller = dfx.PIDController(rtol=tolerances[0], atol=tolerances[1])
         if not isinstance(solver, INTERPOLATED):
             controller = dfx.ClipStepSizeController(controller, step_ts=grid)
@@ -145,5 +146,5 @@ def _compiled_solve(model, keys, grid, tolerances, solver, max_steps, path, lead
         }
 
     if not lead:
-        return one(model, keys)
-    return for_each_run(one)(model, keys)
+        return one(model, starts)
+    return for_each_run(one)(model, starts)

@@ -13,19 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow.dynamics.batching import for_each_run, take_runs
+from attnflow.dynamics.batching import for_each_run, take_runs, take_starts
 from attnflow.dynamics.events import FINEST, Event
 from attnflow.dynamics.system import system_of
 
 REFINEMENTS = 120  # enough for halving in every second step
 
 
-def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool) -> dict:
+def locate(event: Event, model, starts, grid, states, tolerances, path, lead: bool) -> dict:
     """Variables `{name}_time` and `{name}_value` over a dimension `{name}_event`.
 
     Rows of runs with fewer events than the most are filled with NaN.
     """
-    values = np.asarray(_event_values(event, model, keys, states, path, lead))
+    values = np.asarray(_event_values(event, model, starts, states, path, lead))
     values = values if lead else values[None]
     if values.ndim != 2:
         raise ValueError(f"event on {event.observable!r}: needs a scalar observable")
@@ -42,10 +42,10 @@ def locate(event: Event, model, keys, grid, states, tolerances, path, lead: bool
         rows, cells = (np.pad(index, (0, padding), mode="edge") for index in (run, left))
         pick = jax.tree.map(lambda x: x[rows, cells] if lead else x[cells], states)
         models = take_runs(model, rows) if lead else model
-        picked_keys = keys[rows] if lead and keys is not None else keys
+        picked = take_starts(starts, rows) if lead else starts
         bracket = (grid[cells], grid[cells + 1], values[rows, cells], values[rows, cells + 1])
         time, height = jax.tree.map(
-            np.asarray, _refine(event, models, picked_keys, bracket, pick, tolerances, path, lead)
+            np.asarray, _refine(event, models, picked, bracket, pick, tolerances, path, lead)
         )
         slot = np.arange(run.size) - np.concatenate([[0], np.cumsum(per_run)])[run]
         times[run, slot] = time[: run.size]
@@ -64,24 +64,24 @@ def _padded(count: int) -> int:
 
 
 @eqx.filter_jit
-def _event_values(event, model, keys, states, path, lead):
-    def one(model, key, states):
-        system = system_of(model, key, path)
+def _event_values(event, model, starts, states, path, lead):
+    def one(model, start, states):
+        system = system_of(model, start, path)
         return jax.vmap(lambda y: event.value(system, y))(states)
 
     if not lead:
-        return one(model, keys, states)
-    return for_each_run(one)(model, keys, states)
+        return one(model, starts, states)
+    return for_each_run(one)(model, starts, states)
 
 
 @eqx.filter_jit
-def _refine(event, models, keys, bracket, states, tolerances, path, lead):
+def _refine(event, models, starts, bracket, states, tolerances, path, lead):
     """Regula falsi (Illinois) for g(s) = event at clock s, each g by integration from the left end
     of what is left of the bracket. After twelve, every second step halves it: a secant may hardly
     move."""
 
-    def one(model, key, bracket, state):
-        system = system_of(model, key, path)
+    def one(model, start, bracket, state):
+        system = system_of(model, start, path)
 
         def at(s, left, state):
             solution = dfx.diffeqsolve(
@@ -133,5 +133,5 @@ def _refine(event, models, keys, bracket, states, tolerances, path, lead):
         return system.time(s, y), system.observe(y)[event.observable]
 
     if lead:
-        return for_each_run(one)(models, keys, bracket, states)
-    return jax.vmap(lambda bracket, state: one(models, keys, bracket, state))(bracket, states)
+        return for_each_run(one)(models, starts, bracket, states)
+    return jax.vmap(lambda bracket, state: one(models, starts, bracket, state))(bracket, states)

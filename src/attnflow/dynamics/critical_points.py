@@ -75,6 +75,7 @@ def _compiled_turns(model, points: int, rtol: float, solver: str):
     from attnflow.dynamics.compiled import SOLVERS, solve
     from attnflow.dynamics.compiled_events import locate
     from attnflow.dynamics.flow import raise_on_failure
+    from attnflow.dynamics.starts import Start
 
     tolerances = (np.float64(rtol), np.float64(0.1 * rtol))
     gaps = abs(model.c0) + abs(model.c1) + 1
@@ -86,14 +87,21 @@ def _compiled_turns(model, points: int, rtol: float, solver: str):
         while True:
             grid = np.linspace(0, length, points)
             solved = solve(
-                lifted, None, grid, tolerances, SOLVERS[solver], 100_000, "arc", lead=False
+                lifted, Start(), grid, tolerances, SOLVERS[solver], 100_000, "arc", lead=False
             )
             raise_on_failure(solved, grid[-1], lead=False)
             if (solved["observed"]["xi"][-1] < 0).all():
                 break
             length *= 1.5
         found = locate(
-            Critical("norm2"), lifted, None, grid, solved["states"], tolerances, "arc", lead=False
+            Critical("norm2"),
+            lifted,
+            Start(),
+            grid,
+            solved["states"],
+            tolerances,
+            "arc",
+            lead=False,
         )
     norm2 = solved["observed"]["norm2"]
     times, heights = found["norm2_critical_time"][1], found["norm2_critical_value"][1]

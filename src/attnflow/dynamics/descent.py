@@ -17,6 +17,7 @@ from rich.progress import Progress
 from attnflow._checks import at_least, below, fits_memory
 from attnflow.dynamics.batching import for_each_run, prepare
 from attnflow.dynamics.errors import DescentError
+from attnflow.dynamics.starts import begun, paced
 from attnflow.dynamics.trajectory import dataset, describe
 from attnflow.models.interface import Model
 
@@ -33,6 +34,9 @@ def descend(
     runs: int | None = None,
     over: Mapping[str, Any] | None = None,
     key: Any = None,
+    start: Any = None,
+    frozen: Sequence[str] = (),
+    rates: Mapping[str, float] | None = None,
     keep_diverged: bool = False,
     checkpoint: Any = None,
     progress: bool | None = None,
@@ -43,7 +47,7 @@ def descend(
     record: how many log-spaced steps to keep (0 and the last among them), or the steps themselves;
     nothing else is stored. tuned: numbers of the optimizer, or a list each for as many runs: then
     `optimizer` is a function that makes it of them, and other numbers need no new compilation.
-    runs, over, key: as in `gradient_flow`.
+    runs, over, key, start: as in `gradient_flow`; so are frozen and rates, here of the steps.
     Deterministic: the only random draw is the start, from `key`. progress: a bar on long work; by
     default one appears after two seconds if a terminal is there. return_params: give (Dataset,
     final parameters) instead.
@@ -61,16 +65,17 @@ def descend(
     at_least("steps", steps, 1)
     below("steps", steps, 2**53, "beyond, floating point cannot count them")
     grid = step_grid(steps, record)
+    beginning, starts = begun(model, key, start, frozen, rates)
     with jax.enable_x64(True):
         numbers = {name: np.asarray(x, np.float64) for name, x in (tuned or {}).items()}
         if any(x.ndim for x in numbers.values()):
             over, runs = over or {}, _count(numbers, runs)
-        batch = prepare(model, over, runs, key)
-        lifted, keys, count, lead = batch
+        batch = prepare(model, over, runs, beginning, starts)
+        lifted, first, count, lead = batch
         if lead:
             numbers = {name: np.broadcast_to(x, count) for name, x in numbers.items()}
         begin, advance = _programs(optimizer, bool(numbers), lead)
-        state, observed = begin(lifted, numbers, keys)
+        state, observed = begin(lifted, numbers, first)
         kept, done = [], 0
         row = sum(x.nbytes for x in jax.tree.leaves(observed))
         fits_memory(f"{len(grid)} records of this model", 2 * len(grid) * row)
@@ -86,7 +91,7 @@ def descend(
             state, kept, done = _resumed(checkpoint, state, observed, grid)
         with _bar(progress, grid[-1]) as tick:
             for step in grid[len(kept) :]:
-                state, observed = advance(lifted, numbers, state, step - done)
+                state, observed = advance(lifted, numbers, state, first.rates, step - done)
                 observed = jax.tree.map(np.asarray, observed)
                 done = int(step)
                 finite = {name: _finite_runs(x, batch.count) for name, x in observed.items()}
@@ -172,16 +177,16 @@ def _programs(optimizer: Any, made: bool, lead: bool):
     def tuned(numbers) -> optax.GradientTransformation:
         return optimizer(**numbers) if made else optimizer
 
-    def begin(model, numbers, key):
-        params = model.init(key)
+    def begin(model, numbers, start):
+        params = model.init(start.key) if start.params is None else start.params
         return (params, tuned(numbers).init(params)), model.observe(params)
 
-    def advance(model, numbers, state, count):
+    def advance(model, numbers, state, rates, count):
         def step(_, state):
             params, memory = state
             gradient = jax.grad(model.loss)(params)
             updates, memory = tuned(numbers).update(gradient, memory, params)
-            return optax.apply_updates(params, updates), memory
+            return optax.apply_updates(params, paced(updates, rates)), memory
 
         state = jax.lax.fori_loop(0, count, step, state)
         return state, model.observe(state[0])
@@ -189,9 +194,11 @@ def _programs(optimizer: Any, made: bool, lead: bool):
     if not lead:
         return eqx.filter_jit(begin), eqx.filter_jit(advance)
 
-    def advance_all(model, numbers, state, count):
-        each = for_each_run(lambda model, numbers, state: advance(model, numbers, state, count))
-        return each(model, numbers, state)
+    def advance_all(model, numbers, state, rates, count):
+        def one(model, numbers, state, rates):
+            return advance(model, numbers, state, rates, count)
+
+        return for_each_run(one)(model, numbers, state, rates)
 
     return eqx.filter_jit(for_each_run(begin)), eqx.filter_jit(advance_all)
 

@@ -1,13 +1,16 @@
 """Which engine follows a flow: the host answers the first few of a kind, the compiler the rest."""
 
+import contextlib
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from attnflow.dynamics.events import Crosses, Event
+from attnflow.dynamics.starts import Start
 from attnflow.dynamics.trajectory import fields_of
-from attnflow.dynamics.trees import leaves, mapped
-from attnflow.models.interface import Model, Reduction
+from attnflow.dynamics.trees import Packing, mapped
+from attnflow.models.interface import Model, Observables, Params, Reduction
 
 HOST_FLOWS = 8  # of one kind; after so many, compiling pays
 HOST_POINTS = 5000
@@ -16,11 +19,31 @@ HOST_SIZE = 300  # numbers of a state
 _followed: Counter[Any] = Counter()
 
 
-def on_host(model: Model, grid: np.ndarray, solver: str, path: str, engine: str) -> bool:
+class HostSystem(Protocol):
+    """A flow on the clock s = log(1 + t), its state one vector; of more states, the rows of y."""
+
+    def precision(self) -> contextlib.AbstractContextManager[Any]: ...
+
+    def init(self) -> np.ndarray: ...
+
+    def tree(self, y: np.ndarray) -> Params: ...
+
+    def velocity(self, s: Any, y: np.ndarray) -> np.ndarray: ...
+
+    def observe(self, y: np.ndarray) -> Observables: ...
+
+    def slope(self, name: str, y: np.ndarray) -> Any: ...
+
+    def knows(self, event: Event) -> bool: ...
+
+
+def is_for_host(model: Model, grid: np.ndarray, solver: str, path: str, engine: str) -> bool:
     """Whether this flow is for the host; counts it."""
+    if solver not in ("auto", "explicit"):
+        return False
     if engine == "host":
         return True
-    if solver not in ("auto", "explicit") or len(grid) > HOST_POINTS or model.shared:
+    if len(grid) > HOST_POINTS or model.shared:
         return False
     kind = (type(model), path, len(grid), *map(_kind, fields_of(model).values()))
     _followed[kind] += 1
@@ -32,54 +55,66 @@ def _kind(value: Any) -> Any:
     return value if isinstance(value, str | int | None) else np.shape(value)
 
 
-def host_system(model: Model, key: Any, path: str) -> "HostSystem | None":
+def host_system(model: Model, start: Start, path: str) -> HostSystem | None:
     """None for a state too large for the host."""
-    reduction = None if path == "full" else _reduced(model, key)
+    reduction = _reduced(model, start, path)
     if reduction is not None and reduction.on_host:
-        return HostSystem(reduction)
-    if path == "reduced" and reduction is None:
-        raise ValueError(
-            f"{type(model).__name__} with these fields has no reduced path: take path='full'"
-        )
-    return None
+        return NumpySystem(reduction)
+    from attnflow.dynamics.traced import TracedSystem
+
+    system = TracedSystem(model, start, path)
+    return system if system.init().size <= HOST_SIZE else None
 
 
-def _reduced(model: Model, key: Any) -> Reduction | None:
+def reduction_of(model: Model, start: Start, path: str) -> Reduction | None:
+    """The exact small form, where there is one and it is wanted."""
+    plain = start.rates is None
+    reduction = model.reduced(start.key, start.params) if plain and path != "full" else None
+    if reduction is None and path in ("reduced", "arc"):
+        why = "with these fields" if plain else "with frozen blocks or rates"
+        raise ValueError(f"{type(model).__name__} {why} has no reduced path: take path='full'")
+    return reduction
+
+
+def _reduced(model: Model, start: Start, path: str) -> Reduction | None:
     """A random start comes from JAX, and is then made NumPy."""
-    if key is None:
-        return model.reduced(None)
+    if start.key is None:
+        return reduction_of(model, start, path)
     import jax
 
     from attnflow.dynamics.batching import prng_key
 
     with jax.enable_x64(True):
-        reduction = model.reduced(prng_key(key))
+        reduction = reduction_of(model, start._replace(key=prng_key(start.key)), path)
         return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, reduction)
 
 
-class HostSystem:
-    """A reduction on the clock s = log(1 + t), in NumPy."""
+class NumpySystem:
+    """A reduction whose methods take NumPy arrays: no JAX."""
 
     def __init__(self, reduction: Reduction):
         self.reduction = reduction
-        self.observe = reduction.observe
+        self.packing = Packing(mapped(lambda x: np.asarray(x, float), reduction.init()))
 
-    def init(self) -> Any:
-        return mapped(lambda x: np.asarray(x, float), self.reduction.init())
+    def precision(self):
+        return contextlib.nullcontext()
 
-    def velocity(self, s: float, state: Any) -> Any:
-        log_rate, direction = self.reduction.rates(state)
-        speed = np.exp(s + log_rate)
-        return mapped(lambda x: speed * x, direction)
+    def tree(self, y: np.ndarray) -> Any:
+        return self.packing.unpacked(y)
 
-    def slope(self, name: str, state: Any) -> Any:
-        return self.reduction.host_slope(name, state)
+    def init(self) -> np.ndarray:
+        return self.packing.packed(self.packing.example)
 
-    def knows(self, event: Any) -> bool:
-        from attnflow.dynamics.events import Crosses
+    def velocity(self, s: Any, y: np.ndarray) -> np.ndarray:
+        log_rate, direction = self.reduction.rates(self.tree(y))
+        speed = np.asarray(np.exp(s + log_rate))
+        return speed[..., None] * self.packing.packed(direction)
 
+    def observe(self, y: np.ndarray) -> Observables:
+        return self.reduction.observe(self.tree(y))
+
+    def slope(self, name: str, y: np.ndarray) -> Any:
+        return self.reduction.host_slope(name, self.tree(y))
+
+    def knows(self, event: Event) -> bool:
         return isinstance(event, Crosses) or event.observable in self.reduction.host_slopes
-
-    @property
-    def size(self) -> int:
-        return sum(np.size(x) for x in leaves(self.init()))

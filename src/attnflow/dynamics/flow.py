@@ -12,8 +12,9 @@ import xarray as xr
 
 from attnflow._checks import at_least, below, choice, fits_memory, positive
 from attnflow.dynamics import events as ev
-from attnflow.dynamics.engines import on_host
+from attnflow.dynamics.engines import host_system, is_for_host
 from attnflow.dynamics.errors import FlowError
+from attnflow.dynamics.starts import begun
 from attnflow.dynamics.trajectory import dataset, describe
 from attnflow.dynamics.trees import leaves, mapped
 from attnflow.models.interface import Model
@@ -32,6 +33,9 @@ def gradient_flow(
     runs: int | None = None,
     over: Mapping[str, Any] | None = None,
     key: Any = None,
+    start: Any = None,
+    frozen: Sequence[str] = (),
+    rates: Mapping[str, float] | None = None,
     rtol: float = 1e-10,
     atol: float = 1e-12,
     max_steps: int = 200_000,
@@ -49,6 +53,10 @@ def gradient_flow(
     runs, key: `runs` random starts from `model.init(key)`, in one compiled call, dimension `run`.
     over: field name to values, one run for each: `over={"c0": c0s, "c1": c1s}`; for a field that
     is a dict or a module, a list of such.
+    start: parameters to begin with, as `model.init()` has them, instead of the model's own; arrays
+    with one more axis in front are as many runs. frozen: blocks of parameters that do not move.
+    rates: block to a factor of its velocity; both need the full path. Another start or rate does
+    not compile again.
     events: `Critical("norm2")`, `Crosses("loss", 0.1)`; located by root finding on the flow itself
     (see `attnflow.dynamics.events`).
     path: "reduced" takes the model's exact low-dimensional form, "full" differentiates its loss,
@@ -58,9 +66,10 @@ def gradient_flow(
     rtol is 1e-6 or looser); "auto" starts explicit and turns to the stiff one when the step limit
     shows that the flow is stiff.
 
-    engine: "host" follows one run with SciPy's solvers on the model's NumPy form, and answers at
-    once; "compiled" compiles for seconds and then takes milliseconds a run; "auto" takes the host
-    for the first few flows of a kind, where the model is small, and the compiled one otherwise.
+    engine: "host" follows one run of a small model explicitly, in NumPy, and answers at once (at
+    most the velocity is compiled); "compiled" compiles a solver for seconds and then takes
+    milliseconds a run; "auto" takes the host for the first few flows of a kind, where the model is
+    small, and the compiled one otherwise.
 
     Raises `FlowError` with the time and state reached when the final time cannot be reached.
     A second call with the same shapes does not compile again.
@@ -78,20 +87,32 @@ def gradient_flow(
     below("rtol", rtol, 0.1, "it is a relative error")
     positive("atol", atol)
     grid = clock_grid(t1, times, log_t1, points)
+    beginning, starts = begun(model, key, start, frozen, rates)
     result = None
-    if over is None and runs is None and engine != "compiled":
-        result = _on_host(model, key, grid, events, rtol, atol, max_steps, solver, path, engine)
+    if over is None and runs is None and starts is None and engine != "compiled":
+        result = _on_host(
+            model, beginning, grid, events, rtol, atol, max_steps, solver, path, engine
+        )
     if result is None:
         if engine == "host":
             raise ValueError(
-                f"engine: the host follows single flows of models with a NumPy form; this one of "
-                f"{type(model).__name__} needs engine='compiled'"
+                "engine: the host follows single flows of small models, with the explicit solver; "
+                f"this one of {type(model).__name__} needs engine='compiled'"
             )
         from attnflow.dynamics import compiled
 
         tolerances = (np.float64(rtol), np.float64(atol))
         result = compiled.flow(
-            model, over, runs, key, grid, events, tolerances, max_steps, solver, path
+            model,
+            over,
+            runs,
+            (beginning, starts),
+            grid,
+            events,
+            tolerances,
+            max_steps,
+            solver,
+            path,
         )
     solved, used, axes, located = result
     raise_on_failure(solved, grid[-1], lead="run" in axes)
@@ -138,22 +159,22 @@ def clock_grid(t1, times, log_t1, points) -> np.ndarray:
     return np.linspace(0.0, log_t1, points)
 
 
-def _on_host(model, key, grid, events, rtol, atol, max_steps, solver, path, engine):
+def _on_host(model, start, grid, events, rtol, atol, max_steps, solver, path, engine):
     """What the host finds; None where it is not for the host."""
-    from attnflow.dynamics.engines import host_system
-
-    if not on_host(model, grid, solver, path, engine):
+    if not is_for_host(model, grid, solver, path, engine):
         return None
-    system = host_system(model, key, path)
+    system = host_system(model, start, path)
     if system is None or not all(system.knows(event) for event in events):
         return None
     from attnflow.dynamics import host
 
     limit = min(max_steps, host.AUTO_STEPS) if engine == "auto" else max_steps
-    solved = host.solve(system, grid, rtol, atol, limit, solver)
-    if engine == "auto" and not solved["ok"]:
-        return None  # stiff, or not to be reached: the compiled engine has more patience
-    located = [host.locate(event, system, grid, solved, rtol, atol) for event in events]
+    with system.precision():
+        solved = host.solve(system, grid, rtol, atol, limit)
+        if engine == "auto" and not solved["ok"]:
+            return None  # stiff, or not to be reached: the compiled engine has more patience
+        arrived = events if solved["ok"] else ()
+        located = [host.locate(event, system, grid, solved["run"]) for event in arrived]
     return solved, solved["solver"], {}, located
 
 

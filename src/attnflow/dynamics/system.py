@@ -6,6 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from attnflow.dynamics.engines import reduction_of
+from attnflow.dynamics.starts import Start, paced
 from attnflow.models.interface import Model, Reduction
 
 
@@ -14,6 +16,7 @@ class FullFlow(Reduction):
 
     model: Model
     start: Any
+    rates: Any = None
 
     def init(self):
         zeros = jax.tree.map(jnp.zeros_like, self.model.integrands(self.start))
@@ -26,7 +29,7 @@ class FullFlow(Reduction):
     def direction(self, state):
         params, _ = state
         velocity = jax.tree.map(jnp.negative, jax.grad(self.model.loss)(params))
-        return velocity, self.model.integrands(params)
+        return paced(velocity, self.rates), self.model.integrands(params)
 
     def observe(self, state):
         params, integrals = state
@@ -86,13 +89,10 @@ class ArcSystem(System):
         return System(self.reduction).slope(name, state[0])
 
 
-def system_of(model: Model, key, path: str) -> System:
+def system_of(model: Model, start: Start, path: str) -> System:
     """path: "full", "reduced", "auto", or "arc" for the reduced path on its own clock."""
-    reduction = None if path == "full" else model.reduced(key)
+    reduction = reduction_of(model, start, path)
     if reduction is None:
-        if path in ("reduced", "arc"):
-            raise ValueError(
-                f"{type(model).__name__} with these fields has no reduced path: take path='full'"
-            )
-        reduction = FullFlow(model, model.init(key))
+        params = model.init(start.key) if start.params is None else start.params
+        reduction = FullFlow(model, params, start.rates)
     return ArcSystem(reduction) if path == "arc" else System(reduction)

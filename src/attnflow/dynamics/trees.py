@@ -28,17 +28,20 @@ def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-def packed(tree: Any) -> np.ndarray:
-    """All numbers as one vector."""
-    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in leaves(tree)])
-
-
 class Packing:
-    """From vectors back to trees of the shape of `example`."""
+    """Trees of the shape of `example` as vectors, and back; more axes may come first."""
 
     def __init__(self, example: Any):
         self.example = example
         self.plain = isinstance(example, np.ndarray) and example.ndim == 1
+        self.ranks = [np.ndim(leaf) for leaf in leaves(example)]
+
+    def packed(self, tree: Any) -> np.ndarray:
+        if self.plain:
+            return np.asarray(tree, float)
+        parts = [np.asarray(leaf, float) for leaf in leaves(tree)]
+        lead = parts[0].shape[: parts[0].ndim - self.ranks[0]]
+        return np.concatenate([part.reshape(*lead, -1) for part in parts], axis=-1)
 
     def unpacked(self, vector: np.ndarray) -> Any:
         if self.plain:
@@ -54,7 +57,7 @@ class Packing:
                 return type(tree)(build(item) for item in tree)
             shape = np.shape(tree)
             size = int(np.prod(shape))
-            piece = vector[place : place + size].reshape(shape)
+            piece = vector[..., place : place + size].reshape(vector.shape[:-1] + shape)
             place += size
             return piece
 

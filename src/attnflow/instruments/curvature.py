@@ -6,8 +6,9 @@ With rows gᵢ = Kᵢᵀ J(aᵢ) uᵢ and loss curvatures ℓ''ᵢ the operator 
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from scipy.sparse.linalg import LinearOperator, eigsh
+
+from attnflow._arrays import array_namespace
 
 Array = Any
 DENSE = 2000

@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
+
+from attnflow._arrays import array_namespace
 
 Array = Any
 ITERATIONS = 3  # leaves at most 2e-12 of an eigenvalue on every case tried; four, nothing

@@ -6,7 +6,7 @@ over keys with at least one key and at least one other in every sample.
 
 from typing import Any, NamedTuple
 
-from array_api_compat import array_namespace
+from attnflow._arrays import array_namespace
 
 Array = Any
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from array_api_compat import array_namespace
+from attnflow._arrays import array_namespace
 
 Array = Any
 

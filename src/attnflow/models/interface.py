@@ -138,8 +138,8 @@ class Model(Module):
         """Parameters known to solve the problem (a teacher's), if there are any."""
         return None
 
-    def reduced(self, key: Array | None) -> Reduction | None:
-        """The exact fast path of the flow from `init(key)`, if there is one; it observes the same
-        names as `observe` and `integrands` together."""
-        del key
+    def reduced(self, key: Array | None, start: Params | None = None) -> Reduction | None:
+        """The exact fast path of the flow from `start`, or from `init(key)`, if there is one; it
+        observes the same names as `observe` and `integrands` together."""
+        del key, start
         return None

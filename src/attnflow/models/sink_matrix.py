@@ -75,8 +75,8 @@ class SinkMatrix(Model):
             "entropy": jnp.mean(jnp.sum(entr(weights), axis=-1)),
         }
 
-    def reduced(self, key) -> "SinkReduction":
-        return SinkReduction(self, self.init(key))
+    def reduced(self, key, start=None) -> "SinkReduction":
+        return SinkReduction(self, self.init(key) if start is None else start)
 
 
 class SinkReduction(Reduction):

@@ -119,9 +119,11 @@ class TwoToken(Model):
             "frozen_norm2": xp.sum(frozen**2),
         }
 
-    def reduced(self, key) -> "TwoTokenReduction":
-        seen = self.observe(self.init(key))
-        if key is None:  # the numbers as given, not as M(0) rounds them: equal gaps stay equal
+    def reduced(self, key, start=None) -> "TwoTokenReduction":
+        seen = self.observe(self.init(key) if start is None else start)
+        if (
+            key is None and start is None
+        ):  # the numbers as given, not as M(0) rounds them: equal gaps stay equal
             xp = namespace(self.c0, self.c1)
             gaps = xp.stack([xp.asarray(self.c0, dtype=float), xp.asarray(self.c1, dtype=float)])
             zero = xp.zeros_like(gaps[0])
@@ -156,18 +158,18 @@ class TwoTokenReduction(Reduction):
         return 0 * self.start["xi"]
 
     def gaps(self, state):
-        q, (total, spread) = 1 - self.model.p, state
+        q, total, spread = 1 - self.model.p, state[..., 0], state[..., 1]
         common, apart = q * q * spread, q * (2 - q) * total
         first, second = self.start["xi"]
-        return namespace(state).stack([first - common + apart, second - common - apart])
+        return namespace(state).stack([first - common + apart, second - common - apart], axis=-1)
 
     def loss(self, xi):
         p, xp = self.model.p, namespace(xi)
         if self.model.objective == "attention":
-            return xp.sum(softplus(xi))
+            return xp.sum(softplus(xi), axis=-1)
         if self.model.objective == "mse":
-            return (1 - p) * xp.sum(sigmoid(xi) ** 2)
-        return xp.sum(softplus((1 - p) * xp.tanh(xi / 2)))
+            return (1 - p) * xp.sum(sigmoid(xi) ** 2, axis=-1)
+        return xp.sum(softplus((1 - p) * xp.tanh(xi / 2)), axis=-1)
 
     def scaled_slopes(self, xi):
         """(k, e^k ∂ℒ/∂ξ): the factor e^-k is taken out, because a gap of 1,000 has a slope of
@@ -178,14 +180,14 @@ class TwoTokenReduction(Reduction):
         e = xp.exp(-size)
         sigma = xp.where(xi >= 0, 1.0, e) / (1 + e)
         if self.model.objective == "attention":
-            k = xp.min(xp.where(xi >= 0, 0.0, size), axis=0)
-            return k, xp.where(xi >= 0, xp.exp(k), xp.exp(k - size)) / (1 + e)
-        k = xp.min(size, axis=0)
+            k = xp.min(xp.where(xi >= 0, 0.0, size), axis=-1, keepdims=True)
+            return k[..., 0], xp.where(xi >= 0, xp.exp(k), xp.exp(k - size)) / (1 + e)
+        k = xp.min(size, axis=-1, keepdims=True)
         inner = 2 * (1 - p) * xp.exp(k - size) / (1 + e) ** 2
         if self.model.objective == "mse":
-            return k, inner * sigma
+            return k[..., 0], inner * sigma
         tilt = (1 - e) / (1 + e) * xp.where(xi >= 0, 1 - p, p - 1)
-        return k, inner / (1 + xp.exp(-tilt))
+        return k[..., 0], inner / (1 + xp.exp(-tilt))
 
     def log_rate(self, state):
         return self.rates(state)[0]
@@ -194,15 +196,16 @@ class TwoTokenReduction(Reduction):
         return self.rates(state)[1]
 
     def rates(self, state):
-        k, (first, second) = self.scaled_slopes(self.gaps(state))
-        return -k, namespace(state).stack([second - first, first + second])
+        k, slopes = self.scaled_slopes(self.gaps(state))
+        first, second = slopes[..., 0], slopes[..., 1]
+        return -k, namespace(state).stack([second - first, first + second], axis=-1)
 
     def host_slope(self, name, state):
         xi = self.gaps(state)
-        return -2 * np.sum(xi * self.scaled_slopes(xi)[1], axis=0)
+        return -2 * np.sum(xi * self.scaled_slopes(xi)[1], axis=-1)
 
     def observe(self, state) -> Observables:
-        p, c, (total, spread) = self.model.p, self.start["xi"], state
+        p, c, total, spread = self.model.p, self.start["xi"], state[..., 0], state[..., 1]
         xi = self.gaps(state)
         a, b = (total - spread) / 2, (total + spread) / 2
         quadratic = (1 - p) * ((1 + p) * total**2 + (1 - p) * spread**2)

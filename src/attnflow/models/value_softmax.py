@@ -22,10 +22,15 @@ from attnflow.models.self_attention import log_softmax
 
 
 def entropy(weights: Array) -> Array:
-    """−Σ s log s."""
+    """−Σ s log s, along the last axis."""
     xp = namespace(weights)
     some = weights > 0
-    return -xp.sum(xp.where(some, weights * xp.log(xp.where(some, weights, 1.0)), 0.0))
+    return -xp.sum(xp.where(some, weights * xp.log(xp.where(some, weights, 1.0)), 0.0), axis=-1)
+
+
+def inner(x: Array, y: Array) -> Array:
+    """Σ x y, along the last axis."""
+    return namespace(x, y).sum(x * y, axis=-1)
 
 
 OBJECTIVES = ("logistic", "square", "kl")
@@ -193,13 +198,13 @@ class ValueSoftmax(Model):
         descent = -jax.grad(self.loss_of_output)(output)
         return {"gamma_integral": direction @ descent / (direction @ direction)}
 
-    def reduced(self, key) -> "AlignedReduction | None":
+    def reduced(self, key, start=None) -> "AlignedReduction | None":
         aligned = self.objective == "logistic" or (
-            self.objective == "square" and self.values is None
+            self.objective == "square" and self.values is None and start is None
         )
         if not aligned:
             return None
-        start, beta = self.init(key), self.beta()
+        start, beta = self.init(key) if start is None else start, self.beta()
         return AlignedReduction(self, start["values"].T @ beta, start["scores"], beta @ beta)
 
 
@@ -221,22 +226,22 @@ class AlignedReduction(Reduction):
     def log_rate(self, state):
         """log γ for the logistic loss, whose γ falls like 1/t forever; else 0."""
         if self.model.objective == "logistic":
-            return -softplus(state["u"] @ self.model.weights(state["a"]))
+            return -softplus(inner(state["u"], self.model.weights(state["a"])))
         return 0 * self.norm2
 
     def direction(self, state):
         weights, scores = self._pulled_back(state["a"], state["u"])
-        velocity = {"u": self.norm2 * weights, "a": scores, "tau": 1 + 0 * self.norm2}
         if self.model.objective == "logistic":
-            return velocity
-        gamma = 1 - state["u"] @ weights / self.norm2
-        return {name: gamma * x for name, x in velocity.items()}
+            return {"u": self.norm2 * weights, "a": scores, "tau": 1 + 0 * state["tau"]}
+        gamma = (1 - inner(state["u"], weights) / self.norm2)[..., None]
+        return {"u": gamma * self.norm2 * weights, "a": gamma * scores, "tau": gamma[..., 0]}
 
     def _pulled_back(self, scores, u):
         """The weights, and (∂s/∂a)ᵀ u."""
         if self.model.map == "softmax" and namespace(scores, u) is np:
             weights = self.model.weights(scores)
-            return weights, weights * ((u[:, None] - u) @ weights)  # u − ⟨u, s⟩ without 1 − 1
+            apart = u[..., :, None] - u[..., None, :]  # u − ⟨u, s⟩ without 1 − 1
+            return weights, weights * (apart @ weights[..., None])[..., 0]
         import jax
 
         weights, pull_back = jax.vjp(self.model.weights, scores)
@@ -244,7 +249,7 @@ class AlignedReduction(Reduction):
 
     def observe(self, state) -> Observables:
         weights = self.model.weights(state["a"])
-        margin = state["u"] @ weights
+        margin = inner(state["u"], weights)
         if self.model.objective == "logistic":
             loss = softplus(-margin)
         else:

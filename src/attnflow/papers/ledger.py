@@ -8,7 +8,6 @@ a check that cannot fail is a defect.
 import dataclasses
 import importlib
 import json
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +18,6 @@ import numpy as np
 from attnflow._checks import choice
 from attnflow.papers import papers_with
 from attnflow.papers.trials import reused_seconds
-from attnflow.runs.processes import deaf_children, end_with_parent
 
 STORED = Path(__file__).with_name("stored.json")  # what slow rows found when they last ran
 Kind = Literal["identity", "inequality", "limit", "existence", "sign"]
@@ -211,18 +209,16 @@ def select(target: str = "") -> list[Claim]:
 def verify(claims: Iterable[Claim], processes: int = 1, slow: bool = False) -> Iterator[Row]:
     """Run the checks and give each row as it is done; slow ones only if asked, one after another.
 
-    Rows of one paper share their flows, so a paper is the unit that goes to another process; with
-    more than one process the rows of different papers arrive mixed.
+    With more than one process the rows of different papers arrive mixed.
     """
     claims = list(claims)
-    by_paper: dict[str, list[str]] = {}
-    for claim in claims:
-        if not claim.slow:
-            by_paper.setdefault(claim.paper, []).append(claim.id)
-    apart = processes > 1 and len(by_paper) > 1
+    quick = [claim for claim in claims if not claim.slow]
+    apart = processes > 1 and len({claim.check.__module__ for claim in quick}) > 1
     if apart:
+        from attnflow.papers.workers import on_workers
+
         known = {claim.id: claim for claim in claims}
-        for name, finding, seconds in _elsewhere(list(by_paper.values()), processes):
+        for name, finding, seconds in on_workers(quick, processes):
             yield Row(known[name], finding, seconds)
     for claim in claims:
         if claim.slow and not slow:
@@ -247,37 +243,3 @@ def stored(claim: Claim) -> Row:
     if kept is None:
         raise RuntimeError(f"{claim.id} has not run yet: attnflow verify {claim.id} --slow")
     return Row(claim, Finding(**kept["finding"]), kept["seconds"], kept["date"])
-
-
-Answer = tuple[str, Finding, float]
-
-
-def _elsewhere(jobs: list[list[str]], processes: int) -> Iterator[Answer]:
-    context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
-    answers = context.SimpleQueue()
-    jobs = sorted(jobs, key=len)  # the longest is taken first
-    running = []
-    try:
-        waiting = sum(map(len, jobs))
-        while waiting:
-            while jobs and sum(worker.is_alive() for worker in running) < processes:
-                running.append(context.Process(target=_work, args=(jobs.pop(), answers)))
-                with deaf_children():
-                    running[-1].start()
-            if answers.empty():
-                if any(worker.exitcode for worker in running):
-                    raise RuntimeError("a ledger process died: run `attnflow verify PAPER` alone")
-                time.sleep(0.05)
-                continue
-            yield answers.get()
-            waiting -= 1
-    finally:
-        for worker in running:
-            worker.terminate()
-            worker.join()
-
-
-def _work(names: list[str], answers) -> None:
-    end_with_parent()
-    for row in verify([claim for name in names for claim in select(name)]):
-        answers.put((row.claim.id, row.finding, row.seconds))

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import wait
+from typing import Any
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
@@ -17,12 +18,26 @@ PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 def deaf_children() -> Iterator[None]:
     """Processes that are started here never hear Ctrl-C, which a terminal sends to all: the one
     that started them does, and ends them. A child that turns a deaf ear by itself does so too late,
-    when its imports are done."""
+    when its imports are done.
+
+    In the one that starts them Ctrl-C waits until they are started: a child whose parent stops in
+    the middle of telling it what to do would complain of that.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # children inherit it
+    handler = signal.getsignal(signal.SIGINT)
+    heard: list[Any] = []
+    # The mask is this thread's, but the handler runs here whichever thread the signal reached.
+    waits = threading.current_thread() is threading.main_thread() and callable(handler)
+    if waits:
+        signal.signal(signal.SIGINT, lambda *about: heard.append(about))
     try:
         yield
     finally:
+        if waits:
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if heard and callable(handler):
+            handler(*heard[0])
 
 
 def end_with_parent() -> None:

@@ -5,18 +5,13 @@ import contextlib
 import hashlib
 import importlib.metadata
 import os
-import platform
 import shutil
 from pathlib import Path
 
+from attnflow import cache
+
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("jax", "jaxlib", "diffrax", "equinox", "optax", "numpy", "scipy")
-
-
-def default_folder() -> Path:
-    """Of this user; by machine, as programs are compiled for its processor."""
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "attnflow" / (platform.node() or "here")
 
 
 class Shelf:
@@ -24,7 +19,7 @@ class Shelf:
     time."""
 
     def __init__(self, folder: Path):
-        self.programs = folder / "programs"
+        self.folder = folder
         self.replies = folder / "replies" / fingerprint()
         with contextlib.suppress(OSError):
             for old in self.replies.parent.iterdir():
@@ -44,14 +39,8 @@ class Shelf:
             draft.replace(self.replies / name)
 
     def environment(self) -> dict[str, str]:
-        """For JAX, which reads it when it is imported."""
-        return {
-            "JAX_COMPILATION_CACHE_DIR": str(self.programs),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-            # A check inside a program calls Python, and such a program cannot be kept. Without,
-            # what is wrong becomes NaN, and a flow that is not finite raises all the same.
-            "EQX_ON_ERROR": "nan",
-        }
+        """For the processes that compute: where their programs are kept."""
+        return cache.environment(self.folder)
 
 
 def fingerprint() -> str:
