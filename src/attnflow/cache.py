@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 VARIABLE = "ATTNFLOW_CACHE"
 OFF = ("off", "0", "no", "false")
 LIMIT = 1 << 30  # bytes; beyond, what was not used for longest goes
-SHORTEST = 0.1  # seconds of compiling below which a program is not kept
+SHORTEST = 0.02  # seconds of compiling below which a program is not kept
 
 
 def folder() -> Path | None:
@@ -31,7 +30,7 @@ def folder() -> Path | None:
     if given:
         return Path(given).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "attnflow" / (platform.node() or "here")
+    return Path(home).expanduser() / "attnflow" / (os.uname().nodename or "here")
 
 
 def programs(root: Path) -> Path:
@@ -40,7 +39,7 @@ def programs(root: Path) -> Path:
 
 
 def _processor() -> str:
-    about = [platform.machine(), platform.processor()]
+    about = [os.uname().machine]
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         about += [line for line in file if line.startswith(("flags", "Features", "model name"))][:2]
     return hashlib.sha256("".join(about).encode()).hexdigest()[:8]

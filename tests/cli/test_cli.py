@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -141,3 +142,10 @@ def test_a_failed_solve_has_status_1(capsys):
     status, _, err = run(capsys, "simulate two_token --c0 60 --c1 60 --t1 1e40 --points 5")
     assert status == 1
     assert "stopped at t =" in err
+
+
+def test_timing_tells_where_the_seconds_go(capsys):
+    assert main(["simulate", "two_token", "--c1", "3", "--timing"]) == 0
+    told = capsys.readouterr().err
+    assert re.fullmatch(r"attnflow simulate: \d+\.\d\d s: (.*, )?the rest \d+\.\d\d s\n", told)
+    assert main(["runs", "--timing"]) == 2  # it compiles nothing

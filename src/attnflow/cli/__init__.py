@@ -8,7 +8,6 @@ import warnings
 from typing import NoReturn
 
 import attnflow
-from attnflow import cache
 from attnflow.cli import interrupts
 from attnflow.cli.failures import INTERRUPTED, ended, silence
 
@@ -31,7 +30,8 @@ def help_text() -> str:
     return (
         "attnflow: a laboratory for the training dynamics of softmax attention\n\n"
         f"usage: attnflow COMMAND [OPTIONS]\n\ncommands:\n{rows}\n\n"
-        "attnflow COMMAND --help tells a command's options; attnflow --version the version."
+        "attnflow COMMAND --help tells a command's options; attnflow --version the version.\n"
+        f"--timing, with {', '.join(COMPILING)}: where the seconds go."
     )
 
 
@@ -72,11 +72,27 @@ def _perform(arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(COMMANDS)}"
         raise ValueError(f"command {name!r} is not known: {hint}")
-    if name in COMPILING and "jax" not in sys.modules:
+    rest = arguments[1:]
+    if name not in COMPILING:
+        return _run(name, rest)
+    if "jax" not in sys.modules:
+        from attnflow import cache
+
         wrong = cache.use()
         if wrong is not None:
             print(f"attnflow: programs are not kept: {wrong}", file=sys.stderr)
-    return importlib.import_module(f"attnflow.cli.{name}").run(arguments[1:])
+    if "--timing" not in rest:
+        return _run(name, rest)
+    from attnflow.cli.timing import Timing
+
+    with Timing() as timing:
+        status = _run(name, [word for word in rest if word != "--timing"])
+    print(f"attnflow {name}: {timing}", file=sys.stderr)
+    return status
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    return importlib.import_module(f"attnflow.cli.{name}").run(arguments)
 
 
 def entry() -> NoReturn:

@@ -7,8 +7,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its parts load when they are used
 from jax.flatten_util import ravel_pytree
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from attnflow._checks import positive
 from attnflow.dynamics.batching import traced
@@ -17,8 +17,6 @@ from attnflow.models.interface import Model
 Cause = Literal["converged", "saddle", "local minimum", "step size", "ill-conditioned"]
 DENSE = 1500  # parameters up to which the whole Hessian is formed
 KRYLOV = 60  # Hessian products a step beyond that
-OPERATOR: Any = LinearOperator  # SciPy's types leave out the arguments used here
-LANCZOS: Any = eigsh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,14 +172,18 @@ class FlatLoss:
 
     def operator(self, x) -> Any:
         shape = (self.size, self.size)
-        return OPERATOR(shape, matvec=lambda v: self.product(x, v.ravel()), dtype=float)
+        return scipy.sparse.linalg.LinearOperator(
+            shape, matvec=lambda v: self.product(x, v.ravel()), dtype=float
+        )
 
     def extremes(self, x) -> np.ndarray:
         """Eigenvalues of the Hessian, upward: all of them, or the two ends of a large one."""
         if self.size <= DENSE:
             return np.linalg.eigvalsh(self.hessian(x))
         ends = [
-            LANCZOS(self.operator(x), k=1, which=end, return_eigenvectors=False, tol=1e-6)[0]
+            scipy.sparse.linalg.eigsh(
+                self.operator(x), k=1, which=end, return_eigenvectors=False, tol=1e-6
+            )[0]
             for end in ("SA", "LA")
         ]
         return np.array(ends, float)
@@ -248,7 +250,7 @@ class FlatLoss:
         if self.size <= DENSE:
             values, vectors = np.linalg.eigh(self.hessian(x))
         else:
-            values, vectors = LANCZOS(self.operator(x), k=1, which="SA", tol=1e-6)
+            values, vectors = scipy.sparse.linalg.eigsh(self.operator(x), k=1, which="SA", tol=1e-6)
         low, direction = values[0], vectors[:, 0]
         if low >= 0 or abs(direction @ self.slope(x)) > abs(low) * distance:
             return x

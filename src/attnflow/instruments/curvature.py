@@ -6,13 +6,12 @@ With rows gᵢ = Kᵢᵀ J(aᵢ) uᵢ and loss curvatures ℓ''ᵢ the operator 
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator, eigsh
+import scipy  # its parts load when they are used
 
 from attnflow._arrays import array_namespace
 
 Array = Any
 DENSE = 2000
-OPERATOR: Any = LinearOperator  # SciPy's types leave out the arguments used here
 
 
 def local_factors(keys: Array, weights: Array, values: Array, curvature: Array) -> Array:
@@ -44,13 +43,15 @@ def operator_extremes(factors: np.ndarray) -> tuple[float, float]:
     def product(x):
         return factors.T @ (factors @ x)
 
-    operator = OPERATOR((width, width), matvec=product, dtype=float)
-    greatest = eigsh(operator, k=1, which="LA", return_eigenvectors=False)[0]
+    operator = scipy.sparse.linalg.LinearOperator((width, width), matvec=product, dtype=float)
+    greatest = scipy.sparse.linalg.eigsh(operator, k=1, which="LA", return_eigenvectors=False)[0]
     if samples < width:
         return 0.0, float(greatest)
     # the least eigenvalue is the greatest of the complement cI − H
-    flipped = OPERATOR((width, width), matvec=lambda x: greatest * x - product(x), dtype=float)
-    gap = eigsh(flipped, k=1, which="LA", return_eigenvectors=False)[0]
+    flipped = scipy.sparse.linalg.LinearOperator(
+        (width, width), matvec=lambda x: greatest * x - product(x), dtype=float
+    )
+    gap = scipy.sparse.linalg.eigsh(flipped, k=1, which="LA", return_eigenvectors=False)[0]
     return float(greatest - gap), float(greatest)
 
 

@@ -15,7 +15,6 @@ from attnflow.dynamics.preconditioning import (
     levenberg_marquardt,
     simplex_natural_gradient,
 )
-from attnflow.dynamics.stall import explain_stall
 from attnflow.models.prompt import StudentTeacher
 
 
@@ -46,6 +45,8 @@ class DescentOptions(Output):
         extras: Extras = {"steps": self.steps}
         if self.explain:
             step = self.step if self.optimizer == "sgd" else None
+            from attnflow.dynamics.stall import explain_stall
+
             extras["stall"] = dataclasses.asdict(explain_stall(model, params, step=step))
         return run, extras
 

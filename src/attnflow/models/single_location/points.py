@@ -12,8 +12,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy  # its parts load when they are used
 from jax.scipy.special import ndtri
-from scipy.stats import qmc
 
 from attnflow._checks import at_least
 from attnflow._checks import seed as check_seed
@@ -102,15 +102,15 @@ def sobol(
     check_seed("seed", seed)
     if samples > len(images) << MOST_BITS:
         raise ValueError(f"samples: at most 2^{MOST_BITS} points (asked for {samples})")
-    if leading + normals > qmc.Sobol.MAXDIM:
+    if leading + normals > scipy.stats.qmc.Sobol.MAXDIM:
         raise ValueError(
             f"tokens × (features + heads): a point would have {leading + normals} coordinates, and "
-            f"quasi-random ones have at most {qmc.Sobol.MAXDIM}; take fewer"
+            f"quasi-random ones have at most {scipy.stats.qmc.Sobol.MAXDIM}; take fewer"
         )
     total = max(1, int(np.ceil(np.log2(samples / len(images)))))
     inner = min(total, BLOCK_BITS)
     dimensions = leading + normals
-    engine = qmc.Sobol(dimensions, bits=BITS, rng=np.random.default_rng(seed))
+    engine = scipy.stats.qmc.Sobol(dimensions, bits=BITS, rng=np.random.default_rng(seed))
     first = _bits(engine.random(2**inner))
     directions = _directions(engine, total)
     moves = np.zeros((1, dimensions), np.uint32)
@@ -127,7 +127,7 @@ def sobol(
     return Points(first, moves, *kept, leading=leading, images=images)
 
 
-def _directions(engine: qmc.Sobol, total: int) -> list[np.ndarray]:
+def _directions(engine: Any, total: int) -> list[np.ndarray]:
     """What each bit of a point's number adds. Points come in the order of the Gray code, in which
     number 2^b has the bits b and b − 1."""
 

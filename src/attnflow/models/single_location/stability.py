@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import minimize, root_scalar
+import scipy  # its parts load when they are used
 
 from attnflow._checks import at_least, choice
 from attnflow.models.single_location.model import ACTIVATIONS, SingleLocation
@@ -75,7 +75,9 @@ def plateau(model: SingleLocation) -> dict[str, np.ndarray]:
             loss, slope = value(model, x)
             return float(loss), np.asarray(slope)
 
-        found = minimize(objective, 0.1 * mean, jac=True, method="BFGS", options={"gtol": 1e-9})
+        found = scipy.optimize.minimize(
+            objective, 0.1 * mean, jac=True, method="BFGS", options={"gtol": 1e-9}
+        )
         return jax.tree.map(np.asarray, params_of(found.x))
 
 
@@ -89,7 +91,7 @@ def _balance(model: SingleLocation):
     def excess(b: float) -> float:
         return conserved(b, 1 + np.exp(b) / model.tokens) - conserved(0.0, 1.0)
 
-    b = root_scalar(excess, bracket=(-5.0, 0.0)).root
+    b = scipy.optimize.root_scalar(excess, bracket=(-5.0, 0.0)).root
     return np.full(model.heads, b), np.asarray(1 + np.exp(b) / model.tokens)
 
 

@@ -11,8 +11,7 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from scipy.integrate import solve_ivp
-from scipy.optimize import brentq
+import scipy  # its parts load when they are used
 from scipy.special import betaln, expi, expit
 
 
@@ -47,8 +46,8 @@ def push_slope(xi, p):
 
 def outer_partner(xi0: float, p: float) -> float:
     """The larger ξ1 > 0 with h(ξ1) = −h(ξ0), for ξ0 < 0."""
-    top = brentq(push_slope, 0.1, 5.0, args=(p,))
-    root = brentq(lambda xi1: push(xi1, p) + push(xi0, p), top, 700.0)
+    top = scipy.optimize.brentq(push_slope, 0.1, 5.0, args=(p,))
+    root = scipy.optimize.brentq(lambda xi1: push(xi1, p) + push(xi0, p), top, 700.0)
     return float(root)  # pyright: ignore[reportArgumentType]
 
 
@@ -61,7 +60,7 @@ def tangency(p: float) -> tuple[float, float]:
         s0, s1 = pull(xi0, p), pull(xi1, p)
         return push_slope(xi0, p) * (s0 - p * s1) + push_slope(xi1, p) * (s1 - p * s0)
 
-    xi0 = float(brentq(along, -5.0, -0.1))  # pyright: ignore[reportArgumentType]
+    xi0 = float(scipy.optimize.brentq(along, -5.0, -0.1))  # pyright: ignore[reportArgumentType]
     return xi0, outer_partner(xi0, p)
 
 
@@ -73,7 +72,9 @@ def threshold(p: float, c0: float) -> float:
     def field(x, y):
         return (pull(y, p) - p * pull(x, p)) / (pull(x, p) - p * pull(y, p))
 
-    path = solve_ivp(field, (xi0, c0), [xi1], method="DOP853", rtol=1e-12, atol=1e-13)
+    path = scipy.integrate.solve_ivp(
+        field, (xi0, c0), [xi1], method="DOP853", rtol=1e-12, atol=1e-13
+    )
     return float(path.y[0, -1])
 
 
@@ -115,7 +116,7 @@ def orbit(p: float, c0: float, c1: float, max_step: float = 0.1) -> Orbit:
 
     # SciPy reads these options from attributes of the functions
     vars(done)["terminal"], vars(top)["direction"] = True, 1
-    path = solve_ivp(
+    path = scipy.integrate.solve_ivp(
         field,
         (0, 1e5),
         [c0, c1, 0.0],

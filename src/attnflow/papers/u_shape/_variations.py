@@ -2,7 +2,7 @@
 
 import jax
 import numpy as np
-from scipy.integrate import solve_ivp
+import scipy  # its parts load when they are used
 from scipy.special import expit
 
 from attnflow.models.self_attention import SelfAttention
@@ -110,7 +110,9 @@ def planar_end(slope, p: float, start, log_t1: float = 12.0) -> np.ndarray:
         down = slope(xi, p)
         return -2 * (1 - p) * np.exp(s) * (down - p * down[::-1])
 
-    path = solve_ivp(field, (0, log_t1), start, method="LSODA", rtol=1e-9, atol=1e-11)
+    path = scipy.integrate.solve_ivp(
+        field, (0, log_t1), start, method="LSODA", rtol=1e-9, atol=1e-11
+    )
     return path.y[:, -1]
 
 
