@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 from attnflow.web import shelf
 from attnflow.web.guard import Limits
-from attnflow.web.server import CHORES, Desk, create_app
+from attnflow.web.server import REPLIES, Desk, create_app
 from attnflow.web.shelf import Shelf
 
 
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
 
 def test_the_next_server_answers_without_asking_anyone(tmp_path, crew):
     before = Desk(tmp_path, Limits(), Shelf(tmp_path), crew)
-    for job, given in CHORES:
+    for job, given in REPLIES:
         before._keep_first(job, given, (200, f'["{job} {given.get("name")}"]'.encode()))
     before._keep_first("view", {"name": "gone", "query": []}, (500, b"wrong"))
     app = create_app(tmp_path, cache=tmp_path, crew=crew)

@@ -1,5 +1,6 @@
 """Views: their numbers are those of the command they name."""
 
+import importlib
 import io
 import json
 import re
@@ -131,3 +132,27 @@ def test_an_unknown_view_is_no_view():
     from attnflow.web.work import do
 
     assert do("view", {"name": "three_tokens", "query": []})[0] == 404
+
+
+@pytest.mark.parametrize("name", ["two_tokens", "polarization"])
+def test_the_first_answers_come_from_the_host_and_are_the_same(name, monkeypatch):
+    monkeypatch.setattr(views, "_answers", views.Counter())
+    solvers = []
+    module = importlib.import_module(f"attnflow.web.views.{name}")
+    flow = module.gradient_flow
+
+    def noted(*given, **options):
+        found = flow(*given, **options)
+        solvers.append(found.solver)
+        return found
+
+    monkeypatch.setattr(module, "gradient_flow", noted)
+    first = answer_of(name, [])
+    views.compile_view(name)
+    later = answer_of(name, [])
+    assert solvers == ["DOP853", "Tsit5", "Tsit5"]
+    for one, other in zip(first.facts, later.facts, strict=True):
+        if isinstance(one.value, str):
+            assert one.value == other.value
+        else:
+            np.testing.assert_allclose(one.value, other.value, rtol=1e-6)

@@ -16,7 +16,7 @@ EVENTS = {  # of JAX's own monitoring; a reading is part of a compiling, a lower
 
 
 class Timing:
-    """Seconds by what they were spent on, while it is entered. JAX is listened to once it is there."""
+    """Seconds by what they were spent on, while it is entered; JAX tells its own part."""
 
     def __init__(self):
         self.begun = time.perf_counter()

@@ -38,11 +38,12 @@ from attnflow.web.work import Reply, reports
 STATIC = Path(__file__).parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 VIEWS = ("two_tokens", "polarization", "conditioning", "specialization", "routing")
-CHORES: tuple[tuple[str, dict[str, Any]], ...] = (
+REPLIES: tuple[tuple[str, dict[str, Any]], ...] = (  # what everybody asks first
     ("views", {}),
     *(("view", {"name": name, "query": []}) for name in VIEWS),
     ("ledger", {}),
 )
+CHORES = (*REPLIES, *(("compiled", {"name": name}) for name in ("two_tokens", "polarization")))
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -121,7 +122,7 @@ class Desk:
         for crew in {self.crew, self.shop, self.claims}:
             crew.start()
         if self.shelf is not None:
-            for job, given in CHORES:
+            for job, given in REPLIES:
                 body = self.shelf.get(_name(job, given))
                 if body is not None:
                     self._found(job, given, body)
@@ -135,6 +136,8 @@ class Desk:
             self.costs.learn(given["name"], given["query"], seconds)
 
     def _prepared(self, job: str, given: dict[str, Any], reply: Reply) -> None:
+        if (job, given) not in REPLIES:
+            return
         self._keep_first(job, given, reply)
         self._timed(job, given, 0.0)  # it is compiled
 
@@ -276,7 +279,7 @@ def _key(job: str, name: str = "", query: Sequence[tuple[str, str]] = ()) -> Any
     return job, name, tuple(sorted(query))
 
 
-FIRST = {_key(job, **given) for job, given in CHORES}
+FIRST = {_key(job, **given) for job, given in REPLIES}
 
 
 def _name(job: str, given: dict[str, Any]) -> str:

@@ -80,6 +80,13 @@ def view(name: str, query: list[tuple[str, str]]) -> Any:
     return answer
 
 
+def compiled(name: str) -> dict[str, Any]:
+    from attnflow.web import views
+
+    views.compile_view(name)
+    return {}
+
+
 def ledger() -> dict[str, Any]:
     """Every claim with its recorded verdict, and what the slow ones found when they last ran."""
     from attnflow.papers.ledger import STORED, select
@@ -284,6 +291,7 @@ def run(store: str, name: str) -> dict[str, Any]:
 JOBS = {
     "views": all_views,
     "view": view,
+    "compiled": compiled,
     "ledger": ledger,
     "claim": claim,
     "counterexample": counterexample,

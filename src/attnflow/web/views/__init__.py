@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ from attnflow.web.answers import Answer
 from attnflow.web.fields import Control, Field, fields_of
 
 NAMES = ("two_tokens", "polarization", "conditioning", "specialization", "routing")
+SOON = 8  # answers of a view that may come from the host, at once, before its program is compiled
+_answers: Counter[str] = Counter()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,20 @@ class View:
 def get(name: str) -> View:
     choice("view", name, NAMES)
     return importlib.import_module(f"attnflow.web.views.{name}").VIEW
+
+
+def engine(name: str) -> str:
+    """For the next flow of a view in this process: the host's answers come at once, and the
+    compiled ones fast enough to drag a slider, once they are compiled."""
+    _answers[name] += 1
+    return "host" if _answers[name] <= SOON else "compiled"
+
+
+def compile_view(name: str) -> None:
+    """From now on the view is computed by its program."""
+    view = get(name)
+    _answers[name] = SOON
+    view.compute(view.defaults)
 
 
 def picked(part: type, values: Mapping[str, Any]) -> dict[str, Any]:

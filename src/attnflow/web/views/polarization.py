@@ -12,7 +12,7 @@ from attnflow.dynamics.flow import gradient_flow
 from attnflow.models.value_softmax import ValueSoftmax
 from attnflow.web.answers import Answer, Axis, Fact, Plot, call, command, line
 from attnflow.web.fields import Choice, Slider
-from attnflow.web.views import View, picked
+from attnflow.web.views import View, engine, picked
 from attnflow.web.views.two_tokens import Clock
 
 MAPS = tuple(name for name in attention.names() if not attention.get(name).takes_bias)
@@ -46,6 +46,8 @@ def compute(values: dict[str, Any]) -> Answer:
     model.require_order()
     t1, square = values["t1"], values["objective"] == "square"
     options: dict[str, Any] = STIFF if square else QUICK
+    if not square and values["map"] == "softmax" and engine("polarization") == "host":
+        options = QUICK | {"solver": "explicit", "engine": "host"}
     flow = gradient_flow(model, t1, **options, max_steps=MOST_STEPS)
     clock, time = Axis("time t", log=True), flow.time.values[1:]
 

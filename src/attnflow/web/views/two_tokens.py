@@ -22,11 +22,14 @@ from attnflow.web.answers import (
     line,
 )
 from attnflow.web.fields import Choice, Slider
-from attnflow.web.views import View, picked
+from attnflow.web.views import View, engine, picked
 
 PHASE_COLORS = {"heating": 3, "forging": 2, "reheating": 1}
 DASHES = ("", "dash")  # equal gaps stay equal: both must be seen
-QUICK: dict[str, Any] = {"rtol": 1e-9, "solver": "quick"}
+HOW: dict[str, Any] = {
+    "compiled": {"rtol": 1e-9, "engine": "compiled", "solver": "quick"},
+    "host": {"rtol": 1e-9, "engine": "host", "solver": "explicit"},
+}
 POINTS = 100  # of the curves
 RESOLUTION = 100  # of the search for critical points; the command searches far finer
 
@@ -39,8 +42,9 @@ class Clock:
 def compute(values: dict[str, Any]) -> Answer:
     model = TwoToken(**picked(TwoToken, values))
     t1 = values["t1"]
-    flow = gradient_flow(model, t1, points=POINTS, atol=1e-11, **QUICK)
-    critical = model.critical_points(points=RESOLUTION, **QUICK)
+    how = HOW[engine("two_tokens")]
+    flow = gradient_flow(model, t1, points=POINTS, atol=1e-11, **how)
+    critical = model.critical_points(points=RESOLUTION, **how)
     time = flow.time.values[1:]  # a logarithmic axis has no zero
     clock = Axis("time t", log=True)
     seen = critical.times <= t1
