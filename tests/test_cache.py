@@ -17,8 +17,14 @@ def outside(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+def outer():
+    """The environment without what the tests' own cache has put there."""
+    return {x: y for x, y in os.environ.items() if not x.startswith(("JAX_", "EQX_"))}
+
+
 def attnflow(place, *arguments):
-    given = os.environ | {cache.VARIABLE: str(place)}
+    every = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}  # whatever the load
+    given = outer() | {cache.VARIABLE: str(place)} | every
     done = subprocess.run(
         [sys.executable, "-m", "attnflow", *arguments], capture_output=True, text=True, env=given
     )
@@ -82,9 +88,8 @@ def test_importing_changes_no_setting_of_jax(tmp_path):
         "import os, attnflow as af; af.TwoToken, af.descend, af.SingleLocation; import jax;"
         "print(jax.config.jax_compilation_cache_dir, 'EQX_ON_ERROR' in os.environ)"
     )
-    clean = {x: y for x, y in os.environ.items() if not x.startswith(("JAX_", "EQX_"))}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=outer()
     )
     assert done.stdout.strip() == "None False"
 

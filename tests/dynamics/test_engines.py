@@ -1,5 +1,6 @@
 """The host engine and the compiled one: one contract, the same numbers."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -67,6 +68,29 @@ def test_both_engines_reach_times_beyond_floating_point(model):
         for engine in ("host", "compiled")
     )
     xr.testing.assert_allclose(host.drop_attrs(), compiled.drop_attrs(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("log_t1", [5.0, pytest.param(300.0, marks=SLOW)])
+@pytest.mark.parametrize(
+    ("model", "over"),
+    [
+        (af.TwoToken(), {"p": [-0.4, 0.3, 0.0], "c0": [6.0, 2.0, 5.0], "c1": [1.0, 2.0, 5.0]}),
+        (af.ValueSoftmax(projections=(0.3, 0.1, -0.2)), {"target_norm": [0.5, 1.0, 2.0]}),
+    ],
+)
+def test_small_batches_are_the_same_on_both(model, over, log_t1):
+    host, compiled = (
+        af.gradient_flow(model, log_t1=log_t1, points=9, over=over, engine=engine)
+        for engine in ("host", "compiled")
+    )
+    assert (host.solver, compiled.solver) == ("DOP853", "Dopri8")
+    assert list(host.data_vars) == list(compiled.data_vars)
+    xr.testing.assert_allclose(host.drop_attrs(), compiled.drop_attrs(), rtol=1e-8, atol=1e-9)
+    for run in range(3):
+        fields = {name: values[run] for name, values in over.items()}
+        alone = af.gradient_flow(dataclasses.replace(model, **fields), log_t1=log_t1, points=9)
+        batch = host.isel(run=run).drop_vars(["run", *over])
+        xr.testing.assert_allclose(batch.drop_attrs(), alone.drop_attrs(), rtol=1e-8, atol=1e-9)
 
 
 def test_both_engines_find_the_same_events():

@@ -17,7 +17,7 @@ def run(arguments: list[str]) -> int:
     if action in ("-h", "--help"):
         print(HELP)
         return 0
-    choice("cache:", action, ("info", "clear"))
+    choice("action", action, ("info", "clear"))
     if arguments[1:]:
         raise ValueError(f"{arguments[1]!r} is not known: attnflow cache --help tells the options")
     found = cache.clear() if action == "clear" else cache.info()

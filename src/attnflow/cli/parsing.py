@@ -25,6 +25,9 @@ def parse_options(cls: type[C], args: Sequence[str], prog: str, description: str
     The parser draws a box around its errors and leaves the process; of the box only the option
     that it blames is taken, and ValueError says the rest.
     """
+    hidden = [word for word in args if word.startswith("--tyro-")]  # the parser's own
+    if hidden:
+        raise ValueError(_unknown(hidden[0], options_of(cls), prog))
     box = io.StringIO()
     try:
         with contextlib.redirect_stderr(box):

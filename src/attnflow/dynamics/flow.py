@@ -12,7 +12,8 @@ import xarray as xr
 
 from attnflow._checks import at_least, below, choice, fits_memory, positive
 from attnflow.dynamics import events as ev
-from attnflow.dynamics.engines import host_system, is_for_host
+from attnflow.dynamics import host
+from attnflow.dynamics.engines import host_batch, host_system, is_for_host
 from attnflow.dynamics.errors import FlowError
 from attnflow.dynamics.starts import begun
 from attnflow.dynamics.trajectory import dataset, describe
@@ -89,6 +90,9 @@ def gradient_flow(
     grid = clock_grid(t1, times, log_t1, points)
     beginning, starts = begun(model, key, start, frozen, rates)
     result = None
+    usual = beginning.is_plain and key is None and runs is None and not events
+    if over and usual and engine != "compiled":
+        result = _batch_on_host(model, over, grid, rtol, atol, max_steps, solver, path, engine)
     if over is None and runs is None and starts is None and engine != "compiled":
         result = _on_host(
             model, beginning, grid, events, rtol, atol, max_steps, solver, path, engine
@@ -166,8 +170,6 @@ def _on_host(model, start, grid, events, rtol, atol, max_steps, solver, path, en
     system = host_system(model, start, path)
     if system is None or not all(system.knows(event) for event in events):
         return None
-    from attnflow.dynamics import host
-
     limit = min(max_steps, host.AUTO_STEPS) if engine == "auto" else max_steps
     with system.precision():
         solved = host.solve(system, grid, rtol, atol, limit)
@@ -176,6 +178,22 @@ def _on_host(model, start, grid, events, rtol, atol, max_steps, solver, path, en
         arrived = events if solved["ok"] else ()
         located = [host.locate(event, system, grid, solved["run"]) for event in arrived]
     return solved, solved["solver"], {}, located
+
+
+def _batch_on_host(model, over, grid, rtol, atol, max_steps, solver, path, engine):
+    """All runs of a small batch with common steps; None where that is not for the host."""
+    if path == "full" or not is_for_host(model, grid, solver, f"{path}, many", engine):
+        return None
+    system = host_batch(model, over)
+    if system is None or system.runs is None:
+        return None
+    limit = min(max_steps, host.AUTO_STEPS)
+    solved = host.solve(system, grid, rtol, atol, limit, system.runs)
+    if not solved["ok"]:
+        return None
+    solved["observed"] = {name: np.swapaxes(x, 0, 1) for name, x in solved["observed"].items()}
+    solved |= {"ok": np.ones(system.runs, bool), "steps": solved["steps"]}
+    return solved, solved["solver"], {"run": np.arange(system.runs)}, []
 
 
 def raise_on_failure(result, target: float, lead: bool) -> None:

@@ -19,11 +19,11 @@ SECTIONS = 32  # of an interval that holds a root, again and again
 
 
 def solve(
-    system: HostSystem, grid: np.ndarray, rtol: float, atol: float, max_steps: int
+    system: HostSystem, grid: np.ndarray, rtol: float, atol: float, max_steps: int, runs: int = 1
 ) -> dict[str, Any]:
     """States and observables at the times of the grid."""
     with np.errstate(all="ignore"):
-        run = Dop853(system.velocity, 0.0, system.init(), SHARE * rtol, SHARE * atol)
+        run = Dop853(system.velocity, 0.0, system.init(), SHARE * rtol, SHARE * atol, runs)
         arrived = run.to(grid[-1], max_steps)
         states = run.at(grid[grid <= run.s[-1]])
         observed = observables(system, states)

@@ -77,8 +77,9 @@ class Reduction(Module):
     The common speed is kept as a logarithm so that a flow whose gradient vanishes like 1/t can be
     followed to log t in the thousands, where t itself has no floating-point value.
 
-    on_host: the methods take NumPy arrays as well as traced ones, so that a single flow needs no
-    compiler; `host_slope` gives the slopes of the observables in `host_slopes` there.
+    on_host: the methods take NumPy arrays as well as traced ones, so that a small flow needs no
+    compiler, and the states and numbers of many runs as one more axis in front; `host_slope` gives
+    the slopes of the observables in `host_slopes` there.
     """
 
     host_slopes: ClassVar[tuple[str, ...]] = ()

@@ -160,22 +160,24 @@ class TwoTokenReduction(Reduction):
     def gaps(self, state):
         q, total, spread = 1 - self.model.p, state[..., 0], state[..., 1]
         common, apart = q * q * spread, q * (2 - q) * total
-        first, second = self.start["xi"]
+        first, second = self.start["xi"][..., 0], self.start["xi"][..., 1]
         return namespace(state).stack([first - common + apart, second - common - apart], axis=-1)
 
     def loss(self, xi):
-        p, xp = self.model.p, namespace(xi)
+        xp = namespace(xi)
+        p = xp.asarray(self.model.p)[..., None]
         if self.model.objective == "attention":
             return xp.sum(softplus(xi), axis=-1)
         if self.model.objective == "mse":
-            return (1 - p) * xp.sum(sigmoid(xi) ** 2, axis=-1)
+            return xp.sum((1 - p) * sigmoid(xi) ** 2, axis=-1)
         return xp.sum(softplus((1 - p) * xp.tanh(xi / 2)), axis=-1)
 
     def scaled_slopes(self, xi):
         """(k, e^k ∂ℒ/∂ξ): the factor e^-k is taken out, because a gap of 1,000 has a slope of
         e^-1000; for e = e^-|ξ| the sigmoids are σ(1 − σ) = e/(1 + e)², |2σ − 1| = (1 − e)/(1 + e).
         """
-        p, xp = self.model.p, namespace(xi)
+        xp = namespace(xi)
+        p = xp.asarray(self.model.p)[..., None]
         size = xp.where(xi >= 0, xi, -xi)
         e = xp.exp(-size)
         sigma = xp.where(xi >= 0, 1.0, e) / (1 + e)
@@ -210,7 +212,7 @@ class TwoTokenReduction(Reduction):
         a, b = (total - spread) / 2, (total + spread) / 2
         quadratic = (1 - p) * ((1 + p) * total**2 + (1 - p) * spread**2)
         return self.start | {
-            "norm2": self.start["norm2"] + 2 * (c[0] * a - c[1] * b) + quadratic,
+            "norm2": self.start["norm2"] + 2 * (c[..., 0] * a - c[..., 1] * b) + quadratic,
             "loss": self.loss(xi),
             "xi": xi,
             "sigma": sigmoid(xi),

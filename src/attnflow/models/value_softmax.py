@@ -231,10 +231,11 @@ class AlignedReduction(Reduction):
 
     def direction(self, state):
         weights, scores = self._pulled_back(state["a"], state["u"])
+        norm2 = namespace(self.norm2).asarray(self.norm2)[..., None]
         if self.model.objective == "logistic":
-            return {"u": self.norm2 * weights, "a": scores, "tau": 1 + 0 * state["tau"]}
+            return {"u": norm2 * weights, "a": scores, "tau": 1 + 0 * state["tau"]}
         gamma = (1 - inner(state["u"], weights) / self.norm2)[..., None]
-        return {"u": gamma * self.norm2 * weights, "a": gamma * scores, "tau": gamma[..., 0]}
+        return {"u": gamma * norm2 * weights, "a": gamma * scores, "tau": gamma[..., 0]}
 
     def _pulled_back(self, scores, u):
         """The weights, and (∂s/∂a)ᵀ u."""

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 def settled(page):
     """All figures are drawn, and nothing is under way."""
     page.wait_for_selector("dl.facts dd")
-    page.wait_for_function("() => document.querySelector('.status').textContent === ''")
+    page.wait_for_function("() => document.querySelector('.status')?.textContent === ''")
     page.wait_for_function(
         "() => [...document.querySelectorAll('.canvas')].every((x) => x.querySelector('.main-svg'))"
     )
@@ -15,7 +15,7 @@ def settled(page):
 def commanded(page, words):
     """The newest values are those drawn."""
     page.wait_for_function(
-        "(words) => document.querySelector('#command').textContent.includes(words)", arg=words
+        "(words) => document.querySelector('#command')?.textContent.includes(words)", arg=words
     )
     settled(page)
 

@@ -58,12 +58,12 @@ def test_a_slider_moves_the_curve_and_the_address_is_the_state(page):
     page.go_back()  # one step for the whole drag
     settled(page)
     page.wait_for_function(
-        "(y) => document.querySelector('.canvas').data.find((t) => t.y).y[0] === y", arg=start[0]
+        "(y) => document.querySelector('.canvas')?.data?.find((t) => t.y).y[0] === y", arg=start[0]
     )
     assert page.locator("#field-c0").input_value() == "6"
     page.go_forward()
     page.wait_for_function(
-        "(y) => document.querySelector('.canvas').data.find((t) => t.y).y[0] === y", arg=moved[0]
+        "(y) => document.querySelector('.canvas')?.data?.find((t) => t.y).y[0] === y", arg=moved[0]
     )
 
 
@@ -82,7 +82,7 @@ def test_late_replies_do_not_overwrite_newer_ones(page):
 
 def test_an_error_is_beside_its_field(page):
     page.goto("/?view=two_tokens&p=2")
-    page.wait_for_function("() => document.querySelector('#error-p').textContent !== ''")
+    page.wait_for_function("() => !!document.querySelector('#error-p')?.textContent")
     assert "p must lie from" in page.locator("#error-p").inner_text()
     assert page.locator("#field-p").get_attribute("aria-invalid") == "true"
     page.get_by_role("button", name="Defaults").click()
@@ -245,7 +245,7 @@ def test_the_ledger_is_filtered_and_a_claim_is_run(page):
     card.get_by_text("found now").wait_for()
     assert card.get_by_role("button").count() == 1  # what holds has no counterexample
     page.go_back()
-    page.wait_for_function("() => document.querySelector('#verdict').value === ''")
+    page.wait_for_function("() => document.querySelector('#verdict')?.value === ''")
 
 
 def test_statements_look_as_in_the_report(page):
