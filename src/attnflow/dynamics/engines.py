@@ -14,7 +14,7 @@ from attnflow.dynamics.trees import Packing, mapped
 from attnflow.models.interface import Model, Module, Observables, Params, Reduction
 
 HOST_FLOWS = 8  # of one kind; after so many, compiling pays
-HOST_RUNS = 128  # of a batch
+HOST_RUNS = 16  # of a batch: its common steps become many
 HOST_POINTS = 5000
 HOST_SIZE = 300  # numbers of a state
 
