@@ -46,6 +46,15 @@ def test_flows_from_a_start(engine, options, rates):
     np.testing.assert_allclose(flow.scores[-1], oracle(rates), rtol=1e-8)
 
 
+def test_lists_are_arrays_too():
+    lists = {name: x.tolist() for name, x in START.items()}
+    one, other = (
+        af.gradient_flow(MODEL, times=[0.5, 5.0], start=start, frozen=["values"])
+        for start in (START, lists)
+    )
+    xr.testing.assert_identical(one, other)
+
+
 def test_another_start_or_rate_does_not_compile_again():
     options = {"times": [0.5, 5.0], "engine": "compiled"}
     af.gradient_flow(MODEL, start=START, rates={"scores": 0.5}, **options)
@@ -102,7 +111,9 @@ def test_descent_from_a_start():
     [
         ({"start": START["scores"]}, "start must have the blocks values, scores"),
         ({"start": {"values": START["values"]}}, "start must have the blocks values, scores"),
-        ({"start": START | {"scores": np.zeros(4)}}, r"start: scores must have the shape \(3,\)"),
+        ({"start": START | {"scores": np.zeros(4)}}, "values 2 × 3, scores 3, or an axis of runs"),
+        ({"start": START | {"scores": ["a", 0, 1]}}, "start: scores must be numbers"),
+        ({"start": START | {"scores": [[0], [1, 2]]}}, "start: scores must be numbers"),
         ({"start": START | {"scores": np.full(3, np.nan)}}, "start must be finite"),
         ({"start": START | {"scores": np.zeros((2, 3))}}, "the same number of runs"),
         ({"start": START, "key": 0}, "a start or a key"),

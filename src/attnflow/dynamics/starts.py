@@ -39,7 +39,7 @@ def begun(
     example = model.init()
     runs = None
     if start is not None:
-        start = mapped(lambda x: np.asarray(x, np.float64), start)
+        start = _arrays("start", start, example)
         runs = _runs("start", start, example)
         finite("start", np.concatenate([np.ravel(x) for x in leaves(start)]))
     return Start(key, start, _rates(model, example, frozen, rates or {})), runs
@@ -55,30 +55,49 @@ def paced(velocity: Any, rates: Mapping[str, Any] | None) -> Any:
     }
 
 
-def _runs(where: str, given: Any, example: Any) -> int | None:
-    """None for arrays as the model has them, the length of one more axis before theirs; an error
-    for all else."""
+def _arrays(where: str, given: Any, example: Any) -> Any:
+    """A tree like the example, of float64 arrays; lists of numbers are arrays too."""
     if isinstance(example, Mapping):
         if not isinstance(given, Mapping) or set(given) != set(example):
             raise ValueError(f"{where} must have the blocks {', '.join(example)}")
-        counts = {_runs(f"{where}: {name}", given[name], example[name]) for name in example}
-    elif isinstance(example, tuple | list):
+        return {x: _arrays(f"{where}: {x}", given[x], example[x]) for x in example}
+    if isinstance(example, tuple | list):
         if not isinstance(given, tuple | list) or len(given) != len(example):
             raise ValueError(f"{where} must have {len(example)} parts")
         pairs = enumerate(zip(given, example, strict=True))
-        counts = {_runs(f"{where}[{i}]", *pair) for i, pair in pairs}
-    else:
-        shape, wanted = np.shape(given), np.shape(example)
+        return type(example)(_arrays(f"{where}[{i}]", *pair) for i, pair in pairs)
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where} must be numbers (got {given!r})") from None
+
+
+def _runs(where: str, given: Any, example: Any) -> int | None:
+    """None for arrays as the model has them, the length of one more axis before theirs; an error
+    for all else."""
+    counts = set()
+    for array, own in zip(leaves(given), leaves(example), strict=True):
+        shape, wanted = np.shape(array), np.shape(own)
         if shape == wanted:
-            return None
-        if shape[1:] == wanted and shape[0]:
-            return shape[0]
-        raise ValueError(
-            f"{where} must have the shape {wanted}, or an axis of runs before it (got {shape})"
-        )
+            counts.add(None)
+        elif shape[1:] == wanted and shape[0]:
+            counts.add(shape[0])
+        else:
+            raise ValueError(
+                f"{where} must have the shapes {_shapes(example)}, or an axis of runs before each "
+                f"(got {_shapes(given)})"
+            )
     if len(counts) != 1:
         raise ValueError(f"{where}: every block needs the same number of runs")
     return counts.pop()
+
+
+def _shapes(tree: Any) -> str:
+    if isinstance(tree, Mapping):
+        return ", ".join(f"{name} {_shapes(block)}" for name, block in tree.items())
+    if isinstance(tree, tuple | list):
+        return f"[{', '.join(map(_shapes, tree))}]"
+    return " × ".join(map(str, np.shape(tree))) or "1"
 
 
 def _rates(
