@@ -9,10 +9,10 @@ tour: $(READY)   ## verify every claim, draw the quick figures, write out/report
 	$(BIN)/attnflow report --out out
 
 test: lint       ## everything that gates a change
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-all: lint   ## also the slow tests
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: $(READY)  ## ratios against the naive implementations, into benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/run.py

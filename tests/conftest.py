@@ -8,6 +8,11 @@ mpl.use("agg")
 cache.use()  # what one test process compiled, the others need not
 
 
+def pytest_collection_modifyitems(items):
+    """Browser tests first: they are few and long, and at the end one process would wait for them."""
+    items.sort(key=lambda item: "browser" not in item.nodeid)
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
