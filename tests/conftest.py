@@ -9,7 +9,7 @@ cache.use()  # what one test process compiled, the others need not
 
 
 def pytest_collection_modifyitems(items):
-    """Browser tests first: they are few and long, and at the end one process would wait for them."""
+    """Browser tests first: few and long, at the end they would leave a process idle."""
     items.sort(key=lambda item: "browser" not in item.nodeid)
 
 
