@@ -83,7 +83,7 @@ def test_workers_end_with_the_ledger(after):
 
 
 def test_a_figure_leaves_no_half_written_file(tmp_path):
-    words = ["reproduce", "u_shape/1", "--out", str(tmp_path)]
+    words = ["reproduce", "conditioning/preconditioning", "--out", str(tmp_path)]
     well(interrupted(words, line="1 figure", after=1.0))
     assert not [path for path in Path(tmp_path).rglob(".*") if path.is_file()]
 

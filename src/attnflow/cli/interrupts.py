@@ -12,33 +12,42 @@ from typing import Any, NoReturn
 from attnflow.cli.failures import INTERRUPTED, ended, interruption_told
 
 PATIENCE = 0.9  # seconds to end in good order
-_asked, _lost = threading.Event(), threading.Event()
+PAUSE = 0.02  # before it is tried again
+COMPILER = tuple(f"{os.sep}{name}{os.sep}" for name in ("jax", "jaxlib", "equinox"))
+_asked, _raised, _lost = threading.Event(), threading.Event(), threading.Event()
 
 
 def watch(command: str) -> None:
     """Ctrl-C raises KeyboardInterrupt as ever, and ends the process if that did not do so in time.
 
     A compiler holds the main thread for many seconds, and an exception raised in one of its
-    callbacks may be lost in it; so a thread watches, woken by the signal itself. Where the
-    signal is ignored (a job in the background of a shell) it stays so.
+    callbacks may be lost in it or break it: there none is raised. So a thread watches, woken by the
+    signal itself, and tries again. Where the signal is ignored (a job in the background of a shell)
+    it stays so.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 
-    def once(*_) -> None:
-        if not _asked.is_set():
-            _asked.set()
-            raise KeyboardInterrupt
+    def once(_, frame: Any) -> None:
+        _asked.set()
+        if _raised.is_set():
+            return
+        if frame is not None and any(x in frame.f_code.co_filename for x in COMPILER):
+            _lost.set()
+            return
+        _raised.set()
+        raise KeyboardInterrupt
 
     def guard() -> None:
         while os.read(reader, 1)[0] != signal.SIGINT:
             pass
-        if _lost.wait(PATIENCE):
-            _asked.clear()
+        end = time.monotonic() + PATIENCE
+        while _lost.wait(max(0.0, end - time.monotonic())):
+            _lost.clear()
+            time.sleep(PAUSE)
             _thread.interrupt_main()
-            time.sleep(PATIENCE)
         _asked.set()
         if not interruption_told.is_set():
             ended(command, KeyboardInterrupt())
@@ -53,6 +62,7 @@ def watch(command: str) -> None:
 def _without_interrupts(what: Any) -> None:
     """An exception raised where nobody can catch it, such as in a collection of garbage."""
     if issubclass(what.exc_type, KeyboardInterrupt):
+        _raised.clear()
         _lost.set()
     else:
         sys.__unraisablehook__(what)

@@ -6,6 +6,7 @@ is handed out are the rows of one module.
 """
 
 import multiprocessing
+import os
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -88,6 +89,21 @@ def _work(pipe: Connection) -> None:
 
     end_with_parent()
     while True:
-        for row in verify([claim for name in pipe.recv() for claim in select(name)]):
-            pipe.send((row.claim.id, row.finding, row.seconds))
-        pipe.send(None)
+        rows = verify([claim for name in _received(pipe) for claim in select(name)])
+        for row in rows:
+            _send(pipe, (row.claim.id, row.finding, row.seconds))
+        _send(pipe, None)
+
+
+def _received(pipe: Connection) -> Rows:
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        os._exit(0)  # the other end is gone, and nobody wants to hear more
+
+
+def _send(pipe: Connection, answer: Any) -> None:
+    try:
+        pipe.send(answer)
+    except OSError:
+        os._exit(0)
