@@ -37,7 +37,6 @@ def oracle(rates, t1=5.0, start=START):
     [
         ({}, {"values": 1.0, "scores": 1.0}),
         ({"frozen": ("values",)}, {"values": 0.0, "scores": 1.0}),
-        ({"frozen": "values"}, {"values": 0.0, "scores": 1.0}),
         ({"rates": {"scores": 0.1}}, {"values": 1.0, "scores": 0.1}),
     ],
 )
