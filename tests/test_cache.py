@@ -38,7 +38,7 @@ def test_the_folder_is_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache.folder().parent == tmp_path / ".cache" / "attnflow"  # pyright: ignore
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "mine"))
-    assert cache.folder() == tmp_path / "mine"
+    assert cache.folder().parent == tmp_path / "mine" / "attnflow"  # pyright: ignore
     for off in ("off", "OFF", "0"):
         monkeypatch.setenv(cache.VARIABLE, off)
         assert cache.folder() is None
@@ -64,6 +64,15 @@ def test_what_one_process_compiled_another_finds(tmp_path):
     assert status == 0
     assert f"removed {len(kept)} programs" in out
     assert not list(place.rglob("*-cache"))
+
+
+def test_clearing_leaves_what_is_not_ours(tmp_path):
+    for name in ("programs", "programs-of-mine", "replies"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "work-cache").write_text("mine")
+    assert attnflow(tmp_path, "cache")[1].startswith("cache: 0 programs")
+    assert attnflow(tmp_path, "cache", "clear")[0] == 0
+    assert len(list(tmp_path.glob("*/work-cache"))) == 3
 
 
 def test_a_folder_that_cannot_be_written_is_told_once(tmp_path):

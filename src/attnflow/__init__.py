@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from attnflow import attention, instruments, runs
+    from attnflow import attention, cache, instruments, runs
     from attnflow.dynamics.critical_points import CriticalPoints
     from attnflow.dynamics.descent import descend
     from attnflow.dynamics.errors import DescentError, FlowError
@@ -56,6 +56,7 @@ _EXPORTS = {
     "TwoToken": "attnflow.models.two_token",
     "gradient_flow": "attnflow.dynamics.flow",
     "attention": "attnflow.attention",
+    "cache": "attnflow.cache",
     "instruments": "attnflow.instruments",
     "runs": "attnflow.runs",
     "head": "attnflow.models.head",
@@ -81,6 +82,7 @@ __all__ = [
     "ValueSoftmax",
     "alternating",
     "attention",
+    "cache",
     "descend",
     "em_like",
     "explain_stall",

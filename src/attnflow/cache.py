@@ -1,8 +1,9 @@
 """Compiled programs on disk: what has been compiled once on this machine is not compiled again.
 
-JAX keeps them; here is said where, how many, and under which conditions. Command line, explorer,
-sweeps' workers and tests use it, and Python after `attnflow.cache.use()`: importing attnflow
-changes no setting of JAX. ATTNFLOW_CACHE in the environment is another folder, or "off".
+JAX keeps them; here is said where, how many, and under which conditions. Command line, explorer
+and tests use it, Python after `attnflow.cache.use()`, and workers if who started them does:
+importing attnflow changes no setting of JAX. ATTNFLOW_CACHE in the environment is another place
+for the folder `attnflow`, or "off".
 """
 
 import contextlib
@@ -27,9 +28,7 @@ def folder() -> Path | None:
     given = os.environ.get(VARIABLE, "")
     if given.lower() in OFF:
         return None
-    if given:
-        return Path(given).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = given or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "attnflow" / (os.uname().nodename or "here")
 
 
@@ -130,9 +129,16 @@ def info() -> Info:
     root = folder()
     if root is None:
         return Info(None)
-    files = [path for path in root.rglob("*") if path.is_file()]
-    kept = [path for path in files if path.name.endswith("-cache")]
-    return Info(root, len(kept), sum(path.stat().st_size for path in files))
+    files = list(root.rglob("*"))
+    kept = sum(path.name.endswith("-cache") for path in files)
+    return Info(root, kept, sum(map(_size, files)))
+
+
+def _size(path: Path) -> int:
+    """Of a file that another process may be removing."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size if path.is_file() else 0
+    return 0
 
 
 def clear() -> Info:

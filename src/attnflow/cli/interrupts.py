@@ -13,7 +13,7 @@ from attnflow.cli.failures import INTERRUPTED, ended, interruption_told
 
 PATIENCE = 0.9  # seconds to end in good order
 PAUSE = 0.02  # before it is tried again
-COMPILER = tuple(f"{os.sep}{name}{os.sep}" for name in ("jax", "jaxlib", "equinox"))
+COMPILER = ("jax", "jaxlib", "equinox")
 _asked, _raised, _lost = threading.Event(), threading.Event(), threading.Event()
 
 
@@ -34,7 +34,7 @@ def watch(command: str) -> None:
         _asked.set()
         if _raised.is_set():
             return
-        if frame is not None and any(x in frame.f_code.co_filename for x in COMPILER):
+        if frame is not None and _in_compiler(frame.f_code.co_filename):
             _lost.set()
             return
         _raised.set()
@@ -57,6 +57,15 @@ def watch(command: str) -> None:
     threading.Thread(target=guard, daemon=True).start()
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, once)
+
+
+def _in_compiler(filename: str) -> bool:
+    loaded = (sys.modules.get(name) for name in COMPILER)
+    return any(
+        filename.startswith(os.path.dirname(module.__file__ or "?") + os.sep)
+        for module in loaded
+        if module is not None
+    )
 
 
 def _without_interrupts(what: Any) -> None:

@@ -6,18 +6,27 @@ import functools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
-from rich.table import Table
 from typing_extensions import Doc
 
 from attnflow._checks import at_least, choice
 from attnflow.cli.display import warnings_as_lines
 from attnflow.cli.parsing import parse_options
+from attnflow.cli.tables import (
+    SHORT,
+    as_cell,
+    cell,
+    console,
+    counted,
+    new_table,
+    print_table,
+    short_names,
+    tell_rest,
+)
 from attnflow.runs.export import export, export_tensorboard
 from attnflow.runs.filters import (
     Entry,
@@ -33,9 +42,8 @@ from attnflow.runs.filters import (
 from attnflow.runs.query import compare, final
 from attnflow.runs.run import Run
 from attnflow.runs.store import Store
-from attnflow.runs.text import brief, plain
+from attnflow.runs.text import plain
 
-SHORT = 8  # digits of a name in a table, or more where they are needed
 MOST_FIELDS = 6  # of a table
 WHICH = "names (or their beginnings), and filters on config fields such as 'seed<8' or rate=0.1"
 Chosen = tyro.conf.Positional[tuple[str, ...]]
@@ -119,14 +127,14 @@ def list_runs(options: ListOptions) -> int:
     varied = _columns(entries, shown)
     rows = [_row(entry) for entry in shown]
     losses = any(row["loss"] is not None for row in rows)
-    table = _table("run", "experiment", *varied, *["loss"] * losses, "seconds", "when")
-    for row, name in zip(rows, _short(shown, entries), strict=True):
-        fields = [_cell(row["config"], each) for each in varied]
-        loss = [_value(row["loss"])] * losses
+    table = new_table("run", "experiment", *varied, *["loss"] * losses, "seconds", "when")
+    for row, name in zip(rows, short_names(shown, entries), strict=True):
+        fields = [cell(row["config"], each) for each in varied]
+        loss = [as_cell(row["loss"])] * losses
         when = row["when"].replace("T", " ")
-        table.add_row(name, row["experiment"], *fields, *loss, _value(row["seconds"]), when)
-    _print(table, bool(rows))
-    _tell_rest(len(entries), len(shown), "runs", store)
+        table.add_row(name, row["experiment"], *fields, *loss, as_cell(row["seconds"]), when)
+    print_table(table, bool(rows))
+    tell_rest(len(entries), len(shown), "runs", store)
     return 0
 
 
@@ -166,12 +174,12 @@ def _list_failed(store: Store, options: ListOptions) -> int:
         return 0
     shown = entries[: options.limit or None]
     varied = _columns(entries, shown)
-    table = _table("run", "experiment", *varied, "why")
-    for entry, name in zip(shown, _short(shown, entries), strict=True):
+    table = new_table("run", "experiment", *varied, "why")
+    for entry, name in zip(shown, short_names(shown, entries), strict=True):
         why = (found[entry.name][1].strip().splitlines() or [""])[-1]
-        table.add_row(name, entry.experiment, *(_cell(entry.config, x) for x in varied), why)
-    _print(table, bool(shown))
-    _tell_rest(len(entries), len(shown), "failed runs", store)
+        table.add_row(name, entry.experiment, *(cell(entry.config, x) for x in varied), why)
+    print_table(table, bool(shown))
+    tell_rest(len(entries), len(shown), "failed runs", store)
     return 0
 
 
@@ -183,14 +191,14 @@ def show(options: ShowOptions) -> int:
     if options.json:
         print(json.dumps(plain(about), allow_nan=False, indent=1))
         return 0
-    say = functools.partial(_console().print, soft_wrap=True)
+    say = functools.partial(console().print, soft_wrap=True)
     say(f"run {name} of experiment {about['experiment'] or '(none)'}: {about['state']}")
     for part in ("config", "environment", "final"):
         if about[part]:
             say(f"\n{part}")
             width = max(map(len, about[part]))
             for key, value in about[part].items():
-                say(f"  {key:<{width}}  {_value(value)}")
+                say(f"  {key:<{width}}  {as_cell(value)}")
     for part in ("log", "failure"):
         if about[part]:
             say(f"\n{part}\n{about[part].rstrip()}")
@@ -220,12 +228,12 @@ def compare_runs(options: CompareOptions) -> int:
     if options.json:
         print(json.dumps(plain(dataclasses.asdict(found)), allow_nan=False, indent=1))
         return 0
-    table = _table("", *(name[:SHORT] for name in found.names))
+    table = new_table("", *(name[:SHORT] for name in found.names))
     for rows in (found.fields, found.finals):
         for name, values in rows.items():
-            table.add_row(name, *(_cell(values, run) for run in found.names))
+            table.add_row(name, *(cell(values, run) for run in found.names))
         table.add_section()
-    _print(table, True)
+    print_table(table, True)
     return 0
 
 
@@ -235,7 +243,7 @@ def export_runs(options: ExportOptions) -> int:
     store = options.open()
     for write, path in ((export, options.out), (export_tensorboard, options.tensorboard)):
         if path is not None:
-            print(f"{_count(write(store, options.which, path), 'runs')}: {path}")
+            print(f"{counted(write(store, options.which, path), 'runs')}: {path}")
     return 0
 
 
@@ -254,7 +262,7 @@ def remove(options: RemoveOptions) -> int:
     if not options.yes:
         for name in chosen:
             print(name)
-        if not _agreed(f"remove {_count(len(chosen), 'runs')} from {store.root}? [y/N] "):
+        if not _agreed(f"remove {counted(len(chosen), 'runs')} from {store.root}? [y/N] "):
             print("nothing is removed")
             return 1
     for name in chosen:
@@ -275,14 +283,14 @@ def check(options: CheckOptions) -> int:
     for name in found.unreadable:
         print(f"{name}  the record of its failure cannot be read")
     whole, damaged = len(found.whole), len(found.damaged)
-    print(f"{_count(whole, 'runs')} {'is' if whole == 1 else 'are'} whole, {damaged} damaged")
+    print(f"{counted(whole, 'runs')} {'is' if whole == 1 else 'are'} whole, {damaged} damaged")
     if damaged:
         print("a sweep over their configs redoes damaged runs; attnflow runs rm NAME removes one")
     if found.failed:
-        print(f"{_count(len(found.failed), 'runs')} failed: attnflow runs list --failed")
+        print(f"{counted(len(found.failed), 'runs')} failed: attnflow runs list --failed")
     if found.leftovers:
         print(
-            f"{_count(len(found.leftovers), 'drafts')} of killed processes: the next sweep "
+            f"{counted(len(found.leftovers), 'drafts')} of killed processes: the next sweep "
             "removes them"
         )
     return 1 if found.damaged or found.unreadable else 0
@@ -301,49 +309,6 @@ def _try(read: Callable[[], Any]) -> Any:
         return read()
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _short(shown: Sequence[Entry], entries: Iterable[Entry]) -> list[str]:
-    """Beginnings of names that are unique among the entries."""
-    names = [entry.name for entry in entries]
-    digits = SHORT
-    while len({name[:digits] for name in names}) < len(names):
-        digits += 1
-    return [entry.name[:digits] for entry in shown]
-
-
-def _cell(values: dict[str, Any], key: str) -> str:
-    return _value(values[key]) if key in values else ""
-
-
-def _value(value: Any) -> str:
-    return "" if value is None else brief(value)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what if number != 1 else what.removesuffix('s')}"
-
-
-def _tell_rest(total: int, shown: int, what: str, store: Store) -> None:
-    rest = f"; the newest {shown} are shown, --limit 0 shows all" if shown < total else ""
-    print(f"{_count(total, what)} in {store.root}{rest}", file=sys.stderr)
-
-
-def _table(*columns: str) -> Table:
-    table = Table()
-    for column in columns:
-        table.add_column(column, no_wrap=column in ("run", "when"), overflow="fold")
-    return table
-
-
-def _console() -> Console:
-    width = None if Console().is_terminal else 160
-    return Console(width=width, markup=False, highlight=False, emoji=False)
-
-
-def _print(table: Table, wanted: bool) -> None:
-    if wanted:
-        _console().print(table)
 
 
 ACTIONS: dict[str, tuple[str, type, Callable[[Any], int]]] = {

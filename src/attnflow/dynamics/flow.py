@@ -13,8 +13,9 @@ import xarray as xr
 from attnflow._checks import at_least, below, choice, fits_memory, positive
 from attnflow.dynamics import events as ev
 from attnflow.dynamics import host
-from attnflow.dynamics.engines import host_batch, host_system, is_for_host
+from attnflow.dynamics.engines import host_system, is_for_host
 from attnflow.dynamics.errors import FlowError
+from attnflow.dynamics.numpy_form import numpy_batch
 from attnflow.dynamics.starts import begun
 from attnflow.dynamics.trajectory import dataset, describe
 from attnflow.dynamics.trees import leaves, mapped
@@ -46,10 +47,11 @@ def gradient_flow(
 ) -> xr.Dataset:
     """The gradient flow of `model` from t = 0, as a Dataset over `time`.
 
-    Output falls on `times`, or on `points` times up to `t1` that are even in log(1 + t). The
-    integrator steps onto every output time (its interpolant would lose two digits), but for the
-    quick one. Beyond the range of floating point give `log_t1` = log(1 + t1) instead of `t1`; it
-    needs a reduced path. The Dataset always carries `log_time` = log(1 + t).
+    Output falls on `times`, or on `points` times up to `t1` that are even in log(1 + t). An
+    integrator's interpolant would lose two digits: the compiled one steps onto every output time,
+    the host reaches it by one more step of its own; only the quick one interpolates. Beyond the
+    range of floating point give `log_t1` = log(1 + t1) instead of `t1`; it needs a reduced path.
+    The Dataset always carries `log_time` = log(1 + t).
 
     runs, key: `runs` random starts from `model.init(key)`, in one compiled call, dimension `run`.
     over: field name to values, one run for each: `over={"c0": c0s, "c1": c1s}`; for a field that
@@ -67,10 +69,10 @@ def gradient_flow(
     rtol is 1e-6 or looser); "auto" starts explicit and turns to the stiff one when the step limit
     shows that the flow is stiff.
 
-    engine: "host" follows one run of a small model explicitly, in NumPy, and answers at once (at
-    most the velocity is compiled); "compiled" compiles a solver for seconds and then takes
-    milliseconds a run; "auto" takes the host for the first few flows of a kind, where the model is
-    small, and the compiled one otherwise.
+    engine: "host" follows one run of a small model, or up to sixteen of one with a NumPy form,
+    explicitly, in NumPy, and answers at once (at most the velocity is compiled); "compiled"
+    compiles a solver for seconds and then takes milliseconds a run; "auto" takes the host for the
+    first few flows of a kind, where the model is small, and the compiled one otherwise.
 
     Raises `FlowError` with the time and state reached when the final time cannot be reached.
     A second call with the same shapes does not compile again.
@@ -100,8 +102,8 @@ def gradient_flow(
     if result is None:
         if engine == "host":
             raise ValueError(
-                "engine: the host follows single flows of small models, with the explicit solver; "
-                f"this one of {type(model).__name__} needs engine='compiled'"
+                "engine: the host follows one flow, or a few, of a small model with the explicit "
+                f"solver; this one of {type(model).__name__} needs engine='compiled'"
             )
         from attnflow.dynamics import compiled
 
@@ -184,7 +186,7 @@ def _batch_on_host(model, over, grid, rtol, atol, max_steps, solver, path, engin
     """All runs of a small batch with common steps; None where that is not for the host."""
     if path == "full" or not is_for_host(model, grid, solver, f"{path}, many", engine):
         return None
-    system = host_batch(model, over)
+    system = numpy_batch(model, over)
     if system is None or system.runs is None:
         return None
     limit = min(max_steps, host.AUTO_STEPS)
@@ -192,7 +194,7 @@ def _batch_on_host(model, over, grid, rtol, atol, max_steps, solver, path, engin
     if not solved["ok"]:
         return None
     solved["observed"] = {name: np.swapaxes(x, 0, 1) for name, x in solved["observed"].items()}
-    solved |= {"ok": np.ones(system.runs, bool), "steps": solved["steps"]}
+    solved["ok"] = np.ones(system.runs, bool)
     return solved, solved["solver"], {"run": np.arange(system.runs)}, []
 
 

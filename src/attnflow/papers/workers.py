@@ -60,7 +60,7 @@ def on_workers(claims: Iterable[Any], processes: int) -> Iterator[Any]:
                 assert isinstance(pipe, Connection)
                 try:
                     answer = pipe.recv()
-                except EOFError:
+                except (EOFError, OSError):
                     raise RuntimeError(
                         "a ledger process died: run `attnflow verify PAPER` alone"
                     ) from None

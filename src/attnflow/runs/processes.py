@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -23,6 +24,7 @@ def deaf_children() -> Iterator[None]:
     In the one that starts them Ctrl-C waits until they are started: a child whose parent stops in
     the middle of telling it what to do would complain of that.
     """
+    resource_tracker.ensure_running()  # it would be started with the first child and unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # children inherit it
     handler = signal.getsignal(signal.SIGINT)
     heard: list[Any] = []
