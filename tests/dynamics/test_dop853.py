@@ -7,7 +7,7 @@ from scipy.integrate._ivp import dop853_coefficients as scipy_has
 
 from attnflow.dynamics import dop853
 from attnflow.dynamics.dop853 import Dop853
-from attnflow.dynamics.host import root
+from attnflow.dynamics.roots import roots, sign_changes
 
 
 def test_the_coefficients_are_those_of_the_book():
@@ -26,13 +26,51 @@ def rotation(s, y):
 
 
 def test_a_rotation_is_exact_at_the_steps_and_between_them():
-    run = Dop853(rotation, 0.0, np.array([0.0, 1.0]), 1e-11, 1e-13)
+    run = Dop853(rotation, np.array([[0.0, 1.0]]), 1e-11, 1e-13)
     assert run.to(20.0, 1000)
     s = np.linspace(0, 20, 777)
-    states = run.at(s)
+    states = run.at(s)[:, 0]
     np.testing.assert_allclose(states, np.stack([np.sin(s), np.cos(s)], axis=-1), atol=1e-9)
     np.testing.assert_array_equal(run.at(np.array(run.s)), run.y)
     assert run.s[-1] == 20.0
+
+
+PACE = np.array([0.1, 1.0, 30.0])
+
+
+def at_their_pace(s, y):
+    return PACE[:, None] * rotation(s, y)
+
+
+def test_runs_have_steps_of_their_own():
+    run = Dop853(at_their_pace, np.array([[0.0, 1.0]] * 3), 1e-11, 1e-13)
+    assert run.to(5.0, 1000)
+    s = np.linspace(0, 5, 50)
+    angle = s[:, None] * PACE
+    wanted = np.stack([np.sin(angle), np.cos(angle)], axis=-1)
+    np.testing.assert_allclose(run.at(s), wanted, atol=1e-8)
+    np.testing.assert_array_equal(run.at(np.stack([s] * 3, axis=1)), run.at(s))
+    taken = [len(np.unique(own)) for own in np.asarray(run.s).T]
+    assert 3 * taken[0] < taken[1] < 0.3 * taken[2]
+
+
+def test_each_run_until_it_is_done():
+    run = Dop853(at_their_pace, np.array([[0.0, 1.0]] * 3), 1e-11, 1e-13)
+    assert run.until(lambda y: y[..., 1] < 0, 1000)
+    for own, pace in zip(np.asarray(run.s).T, PACE, strict=True):
+        assert np.pi / 2 < pace * own[-1] < 3 * np.pi / 2
+    assert np.isfinite(run.y[-1]).all()
+
+
+def test_sign_changes_of_each_run():
+    run = Dop853(at_their_pace, np.array([[0.0, 1.0]] * 3), 1e-12, 1e-14)
+    assert run.to(4.0, 1000)
+    found = sign_changes(run, lambda y: y[..., 1], samples=20)  # cos(pace s) = 0
+    for times, pace in zip(found, PACE, strict=True):
+        wanted = (np.arange(100) + 0.5) * np.pi / pace
+        np.testing.assert_allclose(times, wanted[wanted < 4.0], rtol=1e-9)
+    zeros = sign_changes(run, lambda y: y[..., 0], samples=20)  # the start itself is none
+    assert [len(x) for x in zeros] == [0, 1, 38]
 
 
 def test_as_many_steps_as_scipy():
@@ -40,11 +78,11 @@ def test_as_many_steps_as_scipy():
         return np.stack([y[..., 1], 5 * (1 - y[..., 0] ** 2) * y[..., 1] - y[..., 0]], axis=-1)
 
     start = np.array([2.0, 0.0])
-    run = Dop853(field, 0.0, start, 1e-10, 1e-12)
+    run = Dop853(field, start[None], 1e-10, 1e-12)
     assert run.to(30.0, 10_000)
     theirs = solve_ivp(field, (0, 30), start, method="DOP853", rtol=1e-10, atol=1e-12)
     assert 0.7 * theirs.t.size < len(run.s) < 1.5 * theirs.t.size
-    np.testing.assert_allclose(run.y[-1], theirs.y[:, -1], rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(run.y[-1][0], theirs.y[:, -1], rtol=1e-7, atol=1e-7)
 
 
 def test_the_order_is_eight():
@@ -52,14 +90,14 @@ def test_the_order_is_eight():
     for n in (8, 16):
         y, f = np.array([0.0, 1.0]), np.array([1.0, 0.0])
         for i in range(n):
-            y = dop853._stepped(rotation, i * 2 / n, y, 2 / n, f)[0]
+            y = dop853.numpy_step(rotation, np.array(i * 2 / n), y, 2 / n, f)[0]
             f = rotation(0, y)
         errors.append(np.abs(y - [np.sin(2), np.cos(2)]).max())
     assert 7.5 < np.log2(errors[0] / errors[1]) < 9
 
 
 def test_a_pole_is_not_passed():
-    run = Dop853(lambda s, y: y**2, 0.0, np.array([1.0]), 1e-10, 1e-12)  # y = 1 / (1 - s)
+    run = Dop853(lambda s, y: y**2, np.array([[1.0]]), 1e-10, 1e-12)  # y = 1 / (1 - s)
     with np.errstate(all="ignore"):
         assert not run.to(2.0, 10_000)
     assert run.s[-1] == pytest.approx(1.0, abs=1e-8)  # where the pole is, up to the tolerance
@@ -67,13 +105,14 @@ def test_a_pole_is_not_passed():
 
 
 def test_few_steps_are_not_enough():
-    run = Dop853(rotation, 0.0, np.array([0.0, 1.0]), 1e-12, 1e-14)
+    run = Dop853(rotation, np.array([[0.0, 1.0]]), 1e-12, 1e-14)
     assert not run.to(1e6, 20)
     assert run.steps == 20
 
 
 @pytest.mark.parametrize("place", [1e-6, 0.3, 0.999999])
 def test_roots(place):
-    found = root(lambda s: np.tanh(5 * (s - place)), 0.0, 1.0)
-    assert found == pytest.approx(place, abs=3e-14)
-    assert root(lambda s: s - 0.5, 0.0, 1.0) == 0.5
+    low, high = np.array([0.0, -1.0, 0.0]), np.array([1.0, 1.0, place])
+    found = roots(lambda s: np.tanh(5 * (s - place)), low, high)
+    np.testing.assert_allclose(found, place, atol=3e-14)
+    assert roots(lambda s: s - 0.5, low[:1], high[:1]) == 0.5

@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ COMPILED_VELOCITY = {
     "relu": af.ValueSoftmax((0.3, 0.1), map="relu", scores=(1.0, 2.0)),
     "self-attention": af.SelfAttention(tokens=np.eye(3), start=np.diag([0.1, -0.2, 0.3])),
     "sink matrix": af.SinkMatrix((0.3, 0.1, -0.2)),
-    "tied": af.TiedValueSoftmax(),
+    "tied": af.TiedValueSoftmax(dimension=3, query=np.array([1.0, 0.8, 0.5])),  # off the balance
 }
 
 
@@ -76,6 +77,11 @@ def test_both_engines_reach_times_beyond_floating_point(model):
     [
         (af.TwoToken(), {"p": [-0.4, 0.3, 0.0], "c0": [6.0, 2.0, 5.0], "c1": [1.0, 2.0, 5.0]}),
         (af.ValueSoftmax(projections=(0.3, 0.1, -0.2)), {"target_norm": [0.5, 1.0, 2.0]}),
+        pytest.param(
+            af.ValueSoftmax((0.3, 0.1), map="relu", scores=(1.0, 2.0)),  # compiled velocity
+            {"target_norm": [0.5, 1.0, 2.0]},
+            marks=SLOW,
+        ),
     ],
 )
 def test_small_batches_are_the_same_on_both(model, over, log_t1):
@@ -91,6 +97,23 @@ def test_small_batches_are_the_same_on_both(model, over, log_t1):
         alone = af.gradient_flow(dataclasses.replace(model, **fields), log_t1=log_t1, points=9)
         batch = host.isel(run=run).drop_vars(["run", *over])
         xr.testing.assert_allclose(batch.drop_attrs(), alone.drop_attrs(), rtol=1e-8, atol=1e-9)
+
+
+@SLOW
+def test_random_runs_and_many_starts_are_the_same_on_both():
+    model = MODELS["two tokens"]
+    cases: list[dict[str, Any]] = [
+        {"runs": 4, "key": 1},
+        {"start": np.stack([np.eye(2), -np.eye(2)])},
+        {"start": np.eye(2), "over": {"p": [0.1, 0.2]}},
+    ]
+    for options in cases:
+        host, compiled = (
+            af.gradient_flow(model, t1=50.0, points=6, engine=engine, **options)
+            for engine in ("host", "compiled")
+        )
+        assert (host.solver, compiled.solver) == ("DOP853", "Dopri8")
+        xr.testing.assert_allclose(host.drop_attrs(), compiled.drop_attrs(), rtol=1e-8, atol=1e-9)
 
 
 def test_both_engines_find_the_same_events():
@@ -159,8 +182,16 @@ def test_the_first_flows_of_a_kind_are_for_the_host():
 
 
 def test_what_the_host_cannot_do_is_compiled():
-    many = af.gradient_flow(MODELS["logistic"], t1=10.0, points=5, runs=2, key=0)
+    many = af.gradient_flow(MODELS["logistic"], t1=10.0, points=5, runs=600, key=0)
     assert many.solver == "Dopri8"
+    found = af.gradient_flow(
+        MODELS["two tokens"],
+        t1=10.0,
+        points=5,
+        over={"c1": [1.0, 2.0]},
+        events=[af.Crosses("loss", 0.9)],
+    )
+    assert found.solver == "Dopri8"
     large = af.SelfAttention(tokens=np.eye(18), start=np.zeros((18, 18)))
     with pytest.raises(ValueError, match="needs engine='compiled'"):
         af.gradient_flow(large, t1=10.0, engine="host")

@@ -7,6 +7,7 @@ interpolant that loses two digits; to import it takes longer than to follow most
 Coefficients: Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, section II.5.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -58,88 +59,109 @@ def _row(entries: dict[int, float]) -> np.ndarray:
     return row
 
 
-ROWS = tuple(_row(entries)[:stage] for stage, entries in enumerate(A))
+TABLEAU = np.stack([_row(entries) for entries in A])
+ROWS = tuple(row[:stage] for stage, row in enumerate(TABLEAU))
 WEIGHTS = _row(B)
 ERRORS = np.stack([_row(E5), WEIGHTS - _row(B3)])
 
 
 class Dop853:
-    """A solution as far as it has been followed: `s[i]`, `y[i]` and the slope `f[i]` there.
+    """Solutions as far as they have been followed, several runs of one size at once: `s[i]` (runs),
+    `y[i]` (runs, n) and the slope `f[i]` there after i attempts at a step.
 
-    runs: as many problems of one size, one after the other in y, with common steps that are short
-    enough for each.
+    Each run has steps of its own length; an attempt that fails leaves its run where it was.
+    stepped: what `numpy_step` does for this field, if somebody else can do it.
     """
 
     def __init__(
-        self, field: Field, s: float, y: np.ndarray, rtol: float, atol: float, runs: int = 1
+        self,
+        field: Field,
+        y: np.ndarray,
+        rtol: float,
+        atol: float,
+        stepped: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]] | None = None,
     ):
-        self.field, self.rtol, self.atol, self.runs = field, rtol, atol, runs
-        self.s, self.y, self.f = [s], [y], [field(np.float64(s), y)]
+        self.stepped = stepped or functools.partial(numpy_step, field)
+        self.rtol, self.atol = rtol, atol
+        s = np.zeros(len(y))
+        self.s, self.y, self.f = [s], [y], [field(s, y)]
         self.h = self._first()
+        self.grow = np.full(len(y), GROW)
         self.steps = 0  # tried
 
-    def _first(self) -> float:
+    def _first(self) -> np.ndarray:
         scale = self.atol + self.rtol * np.abs(self.y[0])
-        size, slope = np.linalg.norm(self.y[0] / scale), np.linalg.norm(self.f[0] / scale)
+        size, slope = (np.linalg.norm(x / scale, axis=-1) for x in (self.y[0], self.f[0]))
         with np.errstate(all="ignore"):
             h = 0.01 * size / slope
-        return float(h) if np.isfinite(h) and h > 0 else FIRST
+        return np.where(np.isfinite(h) & (h > 0), h, FIRST)
 
-    def to(self, end: float, most: int) -> bool:
-        """Whether it arrived, within so many steps."""
-        while self.s[-1] < end:
+    def to(self, end: float, most: int = 10_000) -> bool:
+        """Whether all arrived, within so many steps."""
+        while (self.s[-1] < end).any():
             if self.steps >= most or not self.step(end):
                 return False
         return True
 
-    def step(self, end: float = np.inf) -> bool:
-        """One step, at most to `end`; whether there is a length at which it succeeds."""
-        s, y, f = self.s[-1], self.y[-1], self.f[-1]
-        grow = GROW
-        while True:
-            last = s + self.h >= end
-            h = end - s if last else self.h
-            if h < 10 * np.spacing(s):
+    def until(self, done: Callable[[np.ndarray], np.ndarray], most: int = 10_000) -> bool:
+        """Each run until `done` of its state; whether all arrived, within so many steps."""
+        while not (there := done(self.y[-1])).all():
+            if self.steps >= most or not self.step(np.where(there, self.s[-1], np.inf)):
                 return False
-            new, stages = _stepped(self.field, s, y, h, f)
-            error = self._error(y, new, h, stages)
-            self.steps += 1
-            if error <= 1:
-                slope = self.field(np.float64(s + h), new)
-                if np.isfinite(slope).all():
-                    break
-            grow = 1.0
-            self.h = h * (max(SHRINK, SAFETY * error**-0.125) if 1 < error < np.inf else SHRINK)
-        if not last:  # a step cut short says little of the next one's length
-            self.h = h * min(grow, SAFETY * max(error, 1e-30) ** -0.125)
-        self.s.append(end if last else s + h)
-        self.y.append(new)
-        self.f.append(slope)
         return True
 
-    def _error(self, y, new, h: float, stages: np.ndarray) -> float:
+    def step(self, end: Any) -> bool:
+        """One attempt, at most to `end` (of each run, or of all); False if a run has no length left
+        at which to try."""
+        s, y, f = self.s[-1], self.y[-1], self.f[-1]
+        left = end - s
+        last = self.h >= left
+        h = np.where(last, left, self.h)
+        if ((h < 10 * np.spacing(s)) & (left > 0)).any():
+            return False
+        new, parts, slope = self.stepped(s, y, h, f)
+        error = self._error(y, new, h, parts)
+        error[~np.isfinite(slope).all(axis=-1)] = np.inf
+        good = error <= 1
+        self.steps += 1
+        factor = np.full(len(h), SHRINK)
+        known = np.isfinite(error)
+        factor[known] = SAFETY * np.maximum(error[known], 1e-30) ** -0.125
+        factor = np.where(good, np.minimum(self.grow, factor), np.maximum(SHRINK, factor))
+        self.h = np.where(good & last, self.h, h * factor)  # a step cut short says little
+        self.grow = np.where(good, GROW, 1.0)
+        self.s.append(np.where(good, np.where(last, end, s + h), s))
+        self.y.append(np.where(good[:, None], new, y))
+        self.f.append(np.where(good[:, None], slope, f))
+        return True
+
+    def _error(self, y, new, h: np.ndarray, parts: np.ndarray) -> np.ndarray:
         """In units of what is allowed."""
         scale = self.atol + self.rtol * np.maximum(np.abs(y), np.abs(new))
-        parts = (ERRORS @ stages / scale).reshape(2, self.runs, -1)
-        fifth, third = np.sum(parts**2, axis=2)
-        mean = np.sqrt((fifth + 0.01 * third) * parts.shape[2])
-        return float(np.max(h * fifth / np.where(fifth == 0, 1.0, mean)))
+        fifth, third = np.sum((parts / scale) ** 2, axis=-1)
+        mean = np.sqrt((fifth + 0.01 * third) * y.shape[-1])
+        return h * fifth / np.where(fifth == 0, 1.0, mean)
 
     def at(self, s) -> np.ndarray:
-        """The states at these times of the way so far; O(1) calls of the field."""
-        s = np.asarray(s, float)
-        left = np.searchsorted(self.s, s, side="right") - 1
-        start = np.asarray(self.s)[left]
-        y, f = np.asarray(self.y)[left], np.asarray(self.f)[left]
-        return _stepped(self.field, start, y, s - start, f)[0]
+        """The states (times, runs, n) at these times of the way so far, the same for all runs or
+        (times, runs); O(1) calls of the field."""
+        steps = np.asarray(self.s)
+        s, run = np.asarray(s, float), np.arange(steps.shape[1])
+        s = np.broadcast_to(s[:, None] if s.ndim == 1 else s, (len(s), len(run)))
+        left = np.stack([np.searchsorted(steps[:, i], s[:, i], side="right") for i in run], axis=1)
+        start = steps[left - 1, run]
+        y, f = np.asarray(self.y)[left - 1, run], np.asarray(self.f)[left - 1, run]
+        return self.stepped(start, y, s - start, f)[0]
 
 
-def _stepped(field: Field, s, y, h, f) -> tuple[np.ndarray, np.ndarray]:
-    """y(s + h) from y(s) and the slope f there, and the twelve slopes on the way."""
-    h = np.asarray(h)[..., None]
+def numpy_step(field: Field, s, y, h, f) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """y(s + h) from y(s) and the slope f there; its error as two sums (2, ...) of the slopes on the
+    way, to be multiplied by h; and the slope at the end."""
+    size = np.asarray(h)[..., None]
     slopes = np.empty((12, y.size))
     slopes[0] = f.ravel()
     for stage in range(1, 12):
-        ahead = y + h * (ROWS[stage] @ slopes[:stage]).reshape(y.shape)
-        slopes[stage] = field(s + C[stage] * h[..., 0], ahead).ravel()
-    return y + h * (WEIGHTS @ slopes).reshape(y.shape), slopes
+        ahead = y + size * (ROWS[stage] @ slopes[:stage]).reshape(y.shape)
+        slopes[stage] = field(s + C[stage] * h, ahead).ravel()
+    new = y + size * (WEIGHTS @ slopes).reshape(y.shape)
+    return new, (ERRORS @ slopes).reshape(2, *y.shape), field(s + h, new)

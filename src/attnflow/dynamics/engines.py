@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from attnflow.dynamics.events import Event
-from attnflow.dynamics.numpy_form import NumpySystem
+from attnflow.dynamics.numpy_form import NumpySystem, numpy_batch
 from attnflow.dynamics.starts import Start
 from attnflow.dynamics.trajectory import fields_of
 from attnflow.models.interface import Model, Observables, Params, Reduction
@@ -15,12 +15,15 @@ from attnflow.models.interface import Model, Observables, Params, Reduction
 HOST_FLOWS = 8  # of one kind; after so many, compiling pays
 HOST_POINTS = 5000
 HOST_SIZE = 300  # numbers of a state
+HOST_RUNS = 512  # of a batch
+HOST_NUMBERS = 4000  # of the states of a batch
 
 _followed: Counter[Any] = Counter()
 
 
 class HostSystem(Protocol):
-    """A flow on the clock s = log(1 + t), its state one vector; of more states, the rows of y."""
+    """A flow on the clock s = log(1 + t), or several. A state y is a vector (n), or (runs, n); each
+    method also takes many of them, as axes in front."""
 
     def precision(self) -> contextlib.AbstractContextManager[Any]: ...
 
@@ -29,6 +32,8 @@ class HostSystem(Protocol):
     def tree(self, y: np.ndarray) -> Params: ...
 
     def velocity(self, s: Any, y: np.ndarray) -> np.ndarray: ...
+
+    stepped: Any  # for `Dop853`
 
     def observe(self, y: np.ndarray) -> Observables: ...
 
@@ -55,15 +60,30 @@ def _kind(value: Any) -> Any:
     return value if isinstance(value, str | int | None) else np.shape(value)
 
 
-def host_system(model: Model, start: Start, path: str) -> HostSystem | None:
-    """None for a state too large for the host."""
-    reduction = _reduced(model, start, path)
-    if reduction is not None and reduction.on_host:
-        return NumpySystem(reduction)
+def host_system(model: Model, over, runs, start: Start, starts, path: str) -> HostSystem | None:
+    """For one run, or for as many as `batching.prepare` makes of these; None where they are too
+    large for the host."""
+    if over is None and runs is None and starts is None:
+        reduction = _reduced(model, start, path)
+        if reduction is not None and reduction.on_host:
+            return NumpySystem(reduction)
+    elif _count(over, runs, starts) > HOST_RUNS:
+        return None
+    elif over and runs is None and start.is_plain and start.key is None and path != "full":
+        system = numpy_batch(model, over)
+        if system is not None:
+            return system
+    from attnflow.dynamics.batching import prepare
     from attnflow.dynamics.traced import TracedSystem
 
-    system = TracedSystem(model, start, path)
-    return system if system.init().size <= HOST_SIZE else None
+    system = TracedSystem(prepare(model, over, runs, start, starts), path)
+    shape = system.init().shape
+    return system if shape[-1] <= HOST_SIZE and np.prod(shape) <= HOST_NUMBERS else None
+
+
+def _count(over, runs: int | None, starts: int | None) -> int:
+    lengths = (len(values) if np.ndim(values) else 0 for values in (over or {}).values())
+    return max(runs or 0, starts or 0, *lengths, 0)
 
 
 def reduction_of(model: Model, start: Start, path: str) -> Reduction | None:

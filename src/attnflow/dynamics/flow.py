@@ -15,7 +15,6 @@ from attnflow.dynamics import events as ev
 from attnflow.dynamics import host
 from attnflow.dynamics.engines import host_system, is_for_host
 from attnflow.dynamics.errors import FlowError
-from attnflow.dynamics.numpy_form import numpy_batch
 from attnflow.dynamics.starts import begun
 from attnflow.dynamics.trajectory import dataset, describe
 from attnflow.dynamics.trees import leaves, mapped
@@ -69,8 +68,8 @@ def gradient_flow(
     rtol is 1e-6 or looser); "auto" starts explicit and turns to the stiff one when the step limit
     shows that the flow is stiff.
 
-    engine: "host" follows one run of a small model, or up to sixteen of one with a NumPy form,
-    explicitly, in NumPy, and answers at once (at most the velocity is compiled); "compiled"
+    engine: "host" follows one run of a small model, or a few hundred, explicitly, in NumPy, and
+    answers at once (at most the velocity is compiled); "compiled"
     compiles a solver for seconds and then takes milliseconds a run; "auto" takes the host for the
     first few flows of a kind, where the model is small, and the compiled one otherwise.
 
@@ -92,13 +91,9 @@ def gradient_flow(
     grid = clock_grid(t1, times, log_t1, points)
     beginning, starts = begun(model, key, start, frozen, rates)
     result = None
-    usual = beginning.is_plain and key is None and runs is None and not events
-    if over and usual and engine != "compiled":
-        result = _batch_on_host(model, over, grid, rtol, atol, max_steps, solver, path, engine)
-    if over is None and runs is None and starts is None and engine != "compiled":
-        result = _on_host(
-            model, beginning, grid, events, rtol, atol, max_steps, solver, path, engine
-        )
+    if engine != "compiled":
+        which = (over, runs, beginning, starts)
+        result = _on_host(model, which, grid, events, rtol, atol, max_steps, solver, path, engine)
     if result is None:
         if engine == "host":
             raise ValueError(
@@ -165,37 +160,25 @@ def clock_grid(t1, times, log_t1, points) -> np.ndarray:
     return np.linspace(0.0, log_t1, points)
 
 
-def _on_host(model, start, grid, events, rtol, atol, max_steps, solver, path, engine):
+def _on_host(model, which, grid, events, rtol, atol, max_steps, solver, path, engine):
     """What the host finds; None where it is not for the host."""
-    if not is_for_host(model, grid, solver, path, engine):
+    over, runs, start, starts = which
+    many = over is not None or runs is not None or starts is not None
+    kind = f"{path}, many" if many else path
+    if (many and events) or not is_for_host(model, grid, solver, kind, engine):
         return None
-    system = host_system(model, start, path)
+    system = host_system(model, over, runs, start, starts, path)
     if system is None or not all(system.knows(event) for event in events):
         return None
     limit = min(max_steps, host.AUTO_STEPS) if engine == "auto" else max_steps
     with system.precision():
         solved = host.solve(system, grid, rtol, atol, limit)
-        if engine == "auto" and not solved["ok"]:
+        arrived = np.all(solved["ok"])
+        if engine == "auto" and not arrived:
             return None  # stiff, or not to be reached: the compiled engine has more patience
-        arrived = events if solved["ok"] else ()
-        located = [host.locate(event, system, grid, solved["run"]) for event in arrived]
-    return solved, solved["solver"], {}, located
-
-
-def _batch_on_host(model, over, grid, rtol, atol, max_steps, solver, path, engine):
-    """All runs of a small batch with common steps; None where that is not for the host."""
-    if path == "full" or not is_for_host(model, grid, solver, f"{path}, many", engine):
-        return None
-    system = numpy_batch(model, over)
-    if system is None or system.runs is None:
-        return None
-    limit = min(max_steps, host.AUTO_STEPS)
-    solved = host.solve(system, grid, rtol, atol, limit, system.runs)
-    if not solved["ok"]:
-        return None
-    solved["observed"] = {name: np.swapaxes(x, 0, 1) for name, x in solved["observed"].items()}
-    solved["ok"] = np.ones(system.runs, bool)
-    return solved, solved["solver"], {"run": np.arange(system.runs)}, []
+        located = [host.locate(event, system, grid, solved["run"]) for event in events if arrived]
+    axes = {"run": np.arange(len(solved["ok"]))} if many else {}
+    return solved, solved["solver"], axes, located
 
 
 def raise_on_failure(result, target: float, lead: bool) -> None:

@@ -11,15 +11,15 @@ from attnflow.dynamics.trajectory import fields_of
 from attnflow.dynamics.trees import Packing, mapped
 from attnflow.models.interface import Model, Module, Observables, Reduction
 
-MOST_RUNS = 16  # of a batch: its common steps become many
-
 
 class NumpySystem:
     """A reduction whose methods take NumPy arrays: no JAX."""
 
-    def __init__(self, reduction: Reduction, one: Reduction | None = None, runs: int | None = None):
-        """`runs`: how many runs the reduction is of, and `one` of them."""
-        self.reduction, self.runs = reduction, runs
+    stepped = None
+
+    def __init__(self, reduction: Reduction, one: Reduction | None = None):
+        """`one`: of the runs, if the reduction is of many."""
+        self.reduction = reduction
         example = (reduction if one is None else one).init()
         self.packing = Packing(mapped(lambda x: np.asarray(x, float), example))
 
@@ -27,17 +27,14 @@ class NumpySystem:
         return contextlib.nullcontext()
 
     def tree(self, y: np.ndarray) -> Any:
-        runs = () if self.runs is None else (self.runs, -1)
-        return self.packing.unpacked(y.reshape(y.shape[:-1] + runs) if runs else y)
+        return self.packing.unpacked(y)
 
     def init(self) -> np.ndarray:
-        return self.packing.packed(self.reduction.init()).ravel()
+        return self.packing.packed(self.reduction.init())
 
     def velocity(self, s: Any, y: np.ndarray) -> np.ndarray:
         log_rate, direction = self.reduction.rates(self.tree(y))
-        clock = s if self.runs is None else np.asarray(s)[..., None]
-        speed = np.asarray(np.exp(clock + log_rate))
-        return (speed[..., None] * self.packing.packed(direction)).reshape(y.shape)
+        return np.exp(s + log_rate)[..., None] * self.packing.packed(direction)
 
     def observe(self, y: np.ndarray) -> Observables:
         return self.reduction.observe(self.tree(y))
@@ -50,21 +47,32 @@ class NumpySystem:
 
 
 def numpy_batch(model: Model, over: Mapping[str, Any]) -> NumpySystem | None:
-    """One system for all runs of a batch, where the model has a NumPy form."""
+    """One system for all runs, made of a model for each, where those have a NumPy form."""
+    fields = fields_of(model)
+    if not all(_is_numbers(fields.get(name)) for name in over):
+        return None
     values = {name: np.asarray(x, np.float64) for name, x in over.items()}
     counts = {len(x) if x.ndim else 0 for x in values.values()}
-    if len(counts) != 1 or not 0 < min(counts) <= MOST_RUNS or model.shared:
-        return None  # too many, or an error that the other engine tells
-    if any(not isinstance(getattr(model, name, None), float | int) for name in values):
-        return None
-    fields = fields_of(model)
+    fit = all(x.shape[1:] == np.shape(fields[name]) for name, x in values.items())
+    if len(counts) != 1 or 0 in counts or not fit:
+        return None  # an error that is told elsewhere
     each = [
-        type(model)(**fields | {name: float(x[run]) for name, x in values.items()}).reduced(None)
+        type(model)(**fields | {name: _number(x[run]) for name, x in values.items()}).reduced(None)
         for run in range(counts.pop())
     ]
     if any(reduction is None or not reduction.on_host for reduction in each):
         return None
-    return NumpySystem(_stacked(each), each[0], len(each))
+    return NumpySystem(_stacked(each), each[0])
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a field is a number or a tuple of them."""
+    each = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(x, float | int) for x in each)
+
+
+def _number(value: np.ndarray) -> float | tuple[float, ...]:
+    return tuple(value.tolist()) if value.ndim else float(value)
 
 
 def _stacked(parts: list[Any]) -> Any:

@@ -1,6 +1,6 @@
 """Nested dicts and tuples of arrays, without JAX."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,31 +34,35 @@ class Packing:
     def __init__(self, example: Any):
         self.example = example
         self.plain = isinstance(example, np.ndarray) and example.ndim == 1
-        self.ranks = [np.ndim(leaf) for leaf in leaves(example)]
+        shapes = [np.shape(leaf) for leaf in leaves(example)]
+        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)]).tolist()
+        self.pieces = list(zip(shapes, ends[:-1], ends[1:], strict=True))
 
     def packed(self, tree: Any) -> np.ndarray:
         if self.plain:
             return np.asarray(tree, float)
         parts = [np.asarray(leaf, float) for leaf in leaves(tree)]
-        lead = parts[0].shape[: parts[0].ndim - self.ranks[0]]
-        return np.concatenate([part.reshape(*lead, -1) for part in parts], axis=-1)
+        lead = parts[0].shape[: parts[0].ndim - len(self.pieces[0][0])]
+        vector = np.empty((*lead, self.pieces[-1][2]))
+        for part, (_, start, end) in zip(parts, self.pieces, strict=True):
+            vector[..., start:end] = part.reshape(*part.shape[: len(lead)], -1)
+        return vector
 
     def unpacked(self, vector: np.ndarray) -> Any:
         if self.plain:
             return vector
-        place = 0
+        lead = vector.shape[:-1]
+        parts = iter(
+            [vector[..., start:end].reshape(lead + shape) for shape, start, end in self.pieces]
+        )
+        return _filled(self.example, parts)
 
-        def build(tree: Any) -> Any:
-            nonlocal place
-            if isinstance(tree, dict):
-                found = {key: build(tree[key]) for key in sorted(tree)}
-                return {key: found[key] for key in tree}
-            if isinstance(tree, tuple | list):
-                return type(tree)(build(item) for item in tree)
-            shape = np.shape(tree)
-            size = int(np.prod(shape))
-            piece = vector[..., place : place + size].reshape(vector.shape[:-1] + shape)
-            place += size
-            return piece
 
-        return build(self.example)
+def _filled(tree: Any, parts: Iterator[Any]) -> Any:
+    """The tree with these leaves, in the order of `leaves`."""
+    if isinstance(tree, dict):
+        found = {key: _filled(tree[key], parts) for key in sorted(tree)}
+        return {key: found[key] for key in tree}
+    if isinstance(tree, tuple | list):
+        return type(tree)(_filled(item, parts) for item in tree)
+    return next(parts)

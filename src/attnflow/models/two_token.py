@@ -137,6 +137,14 @@ class TwoToken(Model):
         return two_token_critical_points(self, **options)
 
 
+APART = np.array([1.0, -1.0])
+
+
+def smaller(x):
+    """The smaller of the last axis's two, which stays."""
+    return namespace(x).minimum(x[..., :1], x[..., 1:])
+
+
 class TwoTokenReduction(Reduction):
     """The flow of `TwoToken` in (S, D) = (a + b, b − a): exact for any start, and in each tail of
     the sigmoid.
@@ -161,6 +169,7 @@ class TwoTokenReduction(Reduction):
         q, total, spread = 1 - self.model.p, state[..., 0], state[..., 1]
         common, apart = q * q * spread, q * (2 - q) * total
         first, second = self.start["xi"][..., 0], self.start["xi"][..., 1]
+        # Each by itself: as one array, compiled code may round equal gaps differently.
         return namespace(state).stack([first - common + apart, second - common - apart], axis=-1)
 
     def loss(self, xi):
@@ -178,17 +187,18 @@ class TwoTokenReduction(Reduction):
         """
         xp = namespace(xi)
         p = xp.asarray(self.model.p)[..., None]
-        size = xp.where(xi >= 0, xi, -xi)
+        wrong = xi >= 0
+        size = xp.where(wrong, xi, -xi)
         e = xp.exp(-size)
-        sigma = xp.where(xi >= 0, 1.0, e) / (1 + e)
+        whole = 1 + e
         if self.model.objective == "attention":
-            k = xp.min(xp.where(xi >= 0, 0.0, size), axis=-1, keepdims=True)
-            return k[..., 0], xp.where(xi >= 0, xp.exp(k), xp.exp(k - size)) / (1 + e)
-        k = xp.min(size, axis=-1, keepdims=True)
-        inner = 2 * (1 - p) * xp.exp(k - size) / (1 + e) ** 2
+            k = smaller(xp.where(wrong, 0.0, size))
+            return k[..., 0], xp.where(wrong, xp.exp(k), xp.exp(k - size)) / whole
+        k = smaller(size)
+        inner = 2 * (1 - p) * xp.exp(k - size) / whole**2
         if self.model.objective == "mse":
-            return k[..., 0], inner * sigma
-        tilt = (1 - e) / (1 + e) * xp.where(xi >= 0, 1 - p, p - 1)
+            return k[..., 0], inner * xp.where(wrong, 1.0, e) / whole
+        tilt = (1 - e) / whole * xp.where(wrong, 1 - p, p - 1)
         return k[..., 0], inner / (1 + xp.exp(-tilt))
 
     def log_rate(self, state):
@@ -199,8 +209,7 @@ class TwoTokenReduction(Reduction):
 
     def rates(self, state):
         k, slopes = self.scaled_slopes(self.gaps(state))
-        first, second = slopes[..., 0], slopes[..., 1]
-        return -k, namespace(state).stack([second - first, first + second], axis=-1)
+        return -k, slopes[..., 1:] - slopes[..., :1] * APART
 
     def host_slope(self, name, state):
         xi = self.gaps(state)

@@ -224,18 +224,22 @@ class AlignedReduction(Reduction):
         return {"u": self.projections, "a": self.scores, "tau": 0 * self.norm2}
 
     def log_rate(self, state):
-        """log γ for the logistic loss, whose γ falls like 1/t forever; else 0."""
-        if self.model.objective == "logistic":
-            return -softplus(inner(state["u"], self.model.weights(state["a"])))
-        return 0 * self.norm2
+        return self.rates(state)[0]
 
     def direction(self, state):
+        return self.rates(state)[1]
+
+    def rates(self, state):
+        """log γ apart for the logistic loss, whose γ falls like 1/t forever."""
         weights, scores = self._pulled_back(state["a"], state["u"])
         norm2 = namespace(self.norm2).asarray(self.norm2)[..., None]
+        margin = inner(state["u"], weights)
         if self.model.objective == "logistic":
-            return {"u": norm2 * weights, "a": scores, "tau": 1 + 0 * state["tau"]}
-        gamma = (1 - inner(state["u"], weights) / self.norm2)[..., None]
-        return {"u": gamma * norm2 * weights, "a": gamma * scores, "tau": gamma[..., 0]}
+            along = {"u": norm2 * weights, "a": scores, "tau": 1 + 0 * state["tau"]}
+            return -softplus(margin), along
+        gamma = (1 - margin / self.norm2)[..., None]
+        along = {"u": gamma * norm2 * weights, "a": gamma * scores, "tau": gamma[..., 0]}
+        return 0 * margin, along
 
     def _pulled_back(self, scores, u):
         """The weights, and (∂s/∂a)ᵀ u."""

@@ -150,12 +150,14 @@ def regression_partial(objective: str = "square", log_t1: float = HORIZON) -> Fi
     broken={"factor": 2.1},
 )
 def regression_rate(factor: float = 2.0) -> Finding:
+    tolerance = 1e-6
+    least = (2 * 1e-10 / tolerance) ** 2  # below, the error of the flow exceeds the tolerance
     slack = []
     for run in (run for kind in flows() for run in kind):
         t = np.expm1(run.log_t)
-        seen = run.loss > 1e-14 * run.loss[0]
+        seen = run.loss > least * run.loss[0]
         slack.append(np.log(run.loss[0] / run.loss[seen]) - factor * t[seen] / run.p)
-    return inequality(np.concatenate(slack), tolerance=1e-6)
+    return inequality(np.concatenate(slack), tolerance=tolerance)
 
 
 @LEDGER.claim(

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import jax
 import numpy as np
 
 from attnflow.models.two_token import TwoToken
@@ -23,6 +22,8 @@ def random_states(cases: int = 200, seed: int = 0):
     rng = np.random.default_rng(seed)
     p = rng.uniform(-0.95, 0.95, cases)
     matrices = rng.normal(scale=2.0, size=(cases, 3, 3))
+    import jax
+
     with jax.enable_x64(True):
 
         def look(p, matrix):

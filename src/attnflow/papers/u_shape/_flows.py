@@ -3,16 +3,16 @@
 import functools
 from typing import ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
 from attnflow.dynamics.flow import gradient_flow
-from attnflow.models.interface import Model
+from attnflow.models.interface import Model, namespace
 from attnflow.models.self_attention import SelfAttention
 from attnflow.models.two_token import TwoToken
 from attnflow.papers.ledger import Ledger
-from attnflow.papers.u_shape._plane import Orbit, orbit, symmetric_time, threshold
+from attnflow.papers.u_shape import _plane as plane
+from attnflow.papers.u_shape._plane import Orbit, symmetric_time, threshold
 
 LEDGER = Ledger("u_shape")
 
@@ -34,7 +34,7 @@ class ShownMatrix(Model):
 
     def init(self, key=None):
         del key
-        return jnp.asarray(self.start)
+        return namespace(self.start).asarray(self.start)
 
     def loss(self, params):
         return SelfAttention(self.tokens, self.start).loss(params)
@@ -102,10 +102,9 @@ def named_starts() -> dict[str, np.ndarray]:
     random = np.stack([p, c0, c1], axis=1)[commitment < 14][:40]
     equal = np.stack([np.linspace(-0.8, 0.8, 9), *[np.linspace(0.1, 6, 9)[::-1]] * 2], axis=1)
     border = []
-    for p in (-0.5, 0.0, 0.5):
-        for c0 in (0.5, 2.0):
-            excess = threshold(p, c0) - c0
-            border += [(p, c0, c0 + excess * (1 + side)) for side in (-NEAR, NEAR)]
+    pairs = np.array([(p, c0) for p in (-0.5, 0.0, 0.5) for c0 in (0.5, 2.0)])
+    for (p, c0), c1 in zip(pairs, threshold(*pairs.T), strict=True):
+        border += [(p, c0, c0 + (c1 - c0) * (1 + side)) for side in (-NEAR, NEAR)]
     correct = rng.uniform([-0.8, -4, -4], [0.8, 0, 0], size=(10, 3))
     groups = {
         "random": random,
@@ -136,7 +135,7 @@ def flows(group: str) -> xr.Dataset:
 @functools.cache
 def orbits(group: str) -> list[Orbit]:
     """The critical points of the same starts, found in the plane of the gaps."""
-    return [orbit(*map(float, start)) for start in named_starts()[group]]
+    return plane.orbits(*named_starts()[group].T)
 
 
 def start_of(group: str, run: int) -> dict:

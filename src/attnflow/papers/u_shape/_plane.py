@@ -1,4 +1,4 @@
-"""The two-token flow in the plane of its logit gaps, in plain NumPy.
+"""The two-token flow in the plane of its logit gaps, by formulas of its own: a check of the models.
 
 With q = 1 − p, |g|² = 2q and s̃ the pull of a row toward its right token,
 
@@ -7,12 +7,19 @@ With q = 1 − p, |g|² = 2q and s̃ the pull of a row toward its right token,
 where h(ξ) = ξ s̃(ξ). The critical points of |M|² are the crossings of the curve h(ξ0) + h(ξ1) = 0.
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # its parts load when they are used
-from scipy.special import betaln, expi, expit
+
+from attnflow.attention.similarities import sigmoid
+from attnflow.dynamics.dop853 import Dop853
+from attnflow.dynamics.roots import roots, sign_changes
+
+FAR = 700.0  # a gap whose pull is nearly the smallest floating-point number
+
+
+def expit(x) -> np.ndarray:
+    return sigmoid(np.asarray(x, float))
 
 
 def pull(xi, p):
@@ -44,38 +51,45 @@ def push_slope(xi, p):
     return pull(xi, p) + xi * (2 * (1 - p) * z * (1 - z) * fall**2 + z * fall * (1 - 2 * s))
 
 
-def outer_partner(xi0: float, p: float) -> float:
-    """The larger ξ1 > 0 with h(ξ1) = −h(ξ0), for ξ0 < 0."""
-    top = scipy.optimize.brentq(push_slope, 0.1, 5.0, args=(p,))
-    root = scipy.optimize.brentq(lambda xi1: push(xi1, p) + push(xi0, p), top, 700.0)
-    return float(root)  # pyright: ignore[reportArgumentType]
+def tangency(p) -> tuple[np.ndarray, np.ndarray]:
+    """Where an orbit touches the critical curve, for each p: the start of the border between U and
+    W. On the curve ξ1 is the larger solution of h(ξ1) = −h(ξ0)."""
+    p = np.atleast_1d(p).astype(float)
+    top = roots(lambda xi1: push_slope(xi1, p), np.full(len(p), 0.1), np.full(len(p), 5.0))
 
-
-@functools.cache
-def tangency(p: float) -> tuple[float, float]:
-    """Where an orbit touches the critical curve: the start of the border between U and W."""
+    def partner(xi0):
+        high, own, low = (np.broadcast_to(x, xi0.shape).ravel() for x in (FAR, p, top))
+        balance = push(xi0.ravel(), own)
+        return roots(lambda xi1: push(xi1, own) + balance, low, high).reshape(xi0.shape)
 
     def along(xi0):
-        xi1 = outer_partner(xi0, p)
+        xi1 = partner(xi0)
         s0, s1 = pull(xi0, p), pull(xi1, p)
         return push_slope(xi0, p) * (s0 - p * s1) + push_slope(xi1, p) * (s1 - p * s0)
 
-    xi0 = float(scipy.optimize.brentq(along, -5.0, -0.1))  # pyright: ignore[reportArgumentType]
-    return xi0, outer_partner(xi0, p)
+    xi0 = roots(along, np.full(len(p), -5.0), np.full(len(p), -0.1))
+    return xi0, partner(xi0)
 
 
-def threshold(p: float, c0: float) -> float:
+def threshold(p, c0) -> np.ndarray:
     """The c1 > c0 beyond which |M|² has three critical points: the orbit through `tangency`,
-    followed back to ξ0 = c0."""
+    followed back to ξ0 = c0; for arrays of both."""
+    p, c0 = np.broadcast_arrays(np.atleast_1d(p).astype(float), c0)
     xi0, xi1 = tangency(p)
 
-    def field(x, y):
-        return (pull(y, p) - p * pull(x, p)) / (pull(x, p) - p * pull(y, p))
+    def field(s, y):
+        x = pull(xi0 + s * (c0 - xi0), p)
+        y = pull(y[..., 0], p)
+        return ((c0 - xi0) * (y - p * x) / (x - p * y))[..., None]
 
-    path = scipy.integrate.solve_ivp(
-        field, (xi0, c0), [xi1], method="DOP853", rtol=1e-12, atol=1e-13
-    )
-    return float(path.y[0, -1])
+    run = Dop853(field, xi1[:, None], rtol=1e-12, atol=1e-13)
+    arrived(run.to(1.0))
+    return run.y[-1][:, 0]
+
+
+def arrived(there: bool) -> None:
+    if not there:
+        raise RuntimeError("an orbit in the plane of the gaps was not followed to its end")
 
 
 class Orbit(NamedTuple):
@@ -86,52 +100,48 @@ class Orbit(NamedTuple):
     tops: np.ndarray
 
 
-def orbit(p: float, c0: float, c1: float, max_step: float = 0.1) -> Orbit:
-    """Follow the gaps until both are below −1/2, where |M|² can only grow.
+def orbits(p, c0, c1) -> list[Orbit]:
+    """Follow the gaps of each start until both are below −1/2, where |M|² can only grow.
 
     The clock is dτ = 4q² (s̃0 + s̃1) dt: a gap of 100 waits for e^100 and then falls within a time
-    of order 1, which no clock that knows only t can resolve. Two critical points within one step
-    are missed: with the default, those of starts within 0.1% of `threshold`.
+    of order 1, which no clock that knows only t can resolve. Two critical points within a twentieth
+    of a step are missed.
     """
+    p, c0, c1 = np.broadcast_arrays(*(np.atleast_1d(x).astype(float) for x in (p, c0, c1)))
 
     def pulls(y):
-        s = pull(y[:2], p)
-        return s, s[0] + s[1]
+        s = pull(y[..., :2], p[:, None])
+        return s, s.sum(axis=-1, keepdims=True)
 
     def field(_, y):
         s, total = pulls(y)
-        down = (p * s[::-1] - s) / total
-        return [*down, 1 / (4 * (1 - p) ** 2 * total)]
+        down = (p[:, None] * s[..., ::-1] - s) / total
+        return np.concatenate([down, 1 / (4 * (1 - p[:, None]) ** 2 * total)], axis=-1)
 
-    def critical(_, y):
-        s, total = pulls(y)
-        return y[:2] @ s / total
+    def critical(y):
+        return np.sum(y[..., :2] * pulls(y)[0], axis=-1)
 
-    def top(_, y):
-        s, total = pulls(y)
-        return (s[1] - p * s[0]) / total
+    def falling(y):
+        s, _ = pulls(y)
+        return s[..., 1] - p * s[..., 0]
 
-    def done(_, y):
-        return max(y[:2]) + 0.5
-
-    # SciPy reads these options from attributes of the functions
-    vars(done)["terminal"], vars(top)["direction"] = True, 1
-    path = scipy.integrate.solve_ivp(
-        field,
-        (0, 1e5),
-        [c0, c1, 0.0],
-        method="DOP853",
-        events=(critical, top, done),
-        max_step=max_step,
-        rtol=1e-11,
-        atol=1e-11,
-    )
-    turns, tops, _ = (np.reshape(found, (-1, 3)) for found in path.y_events)
-    return Orbit(turns[:, 2], turns[:, :2], tops[:, 1])
+    with np.errstate(all="ignore"):  # of steps that are too long, and tried again
+        run = Dop853(field, np.stack([c0, c1, 0 * c0], axis=1), rtol=1e-11, atol=1e-11)
+        arrived(run.until(lambda y: y[:, :2].max(axis=1) < -0.5))
+        turns = sign_changes(run, critical, samples=20)
+        tops = sign_changes(run, falling, samples=20)
+        found = []
+        for each, rises in enumerate(falling(run.y[0]) < 0):
+            at = run.at(np.append(turns[each], tops[each][0 if rises else 1 :: 2]))[:, each]
+            where, highest = np.split(at, [len(turns[each])])
+            found.append(Orbit(where[:, 2], where[:, :2], highest[:, 1]))
+    return found
 
 
 def symmetric_time(c, p):
     """Time in which equal gaps fall from c to 0: ∫ dξ / (4q³ s̃) in exponential integrals."""
+    from scipy.special import expi  # half a second to import
+
     q = 1 - p
     near, far = 2 * expit(-c), 2 * expit(c)  # 1 − u and 1 + u at u = tanh(c/2)
     flat = (np.sinh(c) + c) / 4
@@ -148,6 +158,8 @@ def lopsided_peak(p, c0, c1):
 
 def lopsided_log_time(p, c0, c1):
     """Limit of the logarithm of the time at which gap 1 is gone."""
+    from scipy.special import betaln
+
     q = 1 - p
     scale = (c1 + p * c0) / q - p - np.log(4 * q**2 * expit(q))
     return scale + betaln(1 / q, 1 / q) - np.log(q)

@@ -3,12 +3,12 @@
 import dataclasses
 
 import numpy as np
-from scipy.special import expit
 
 from attnflow.papers.ledger import Finding, identity, inequality
 from attnflow.papers.u_shape import _plane as plane
 from attnflow.papers.u_shape._algebra import random_states
 from attnflow.papers.u_shape._flows import LATE, LEDGER, NEAR, flows, orbits, start_of
+from attnflow.papers.u_shape._plane import expit
 
 
 def printed_slope(xi, p):
@@ -161,8 +161,8 @@ def w_threshold(excess: float = 1.0) -> Finding:
     for group in ("border", "random"):
         flow = flows(group)
         gaps = np.sort(np.stack([flow.c0.values, flow.c1.values], axis=1), axis=1)
-        for p, (low, high), count in zip(flow.p.values, gaps, turns(flow), strict=True):
-            room = excess * (plane.threshold(float(p), float(low)) - low)
-            agree.append(count == (3 if high - low > room else 1))
-            distance.append(abs((high - low) / room - 1))
-    return Finding("holds" if all(agree) else "refuted", float(min(distance)), len(agree))
+        (low, high), count = gaps.T, turns(flow)
+        room = excess * (plane.threshold(flow.p.values, low) - low)
+        agree += (count == np.where(high - low > room, 3, 1)).tolist()
+        distance += np.abs((high - low) / room - 1).tolist()
+    return Finding("holds" if all(agree) else "refuted", min(distance), len(agree))

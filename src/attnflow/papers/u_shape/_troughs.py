@@ -19,7 +19,7 @@ LOPSIDED = ((-0.5, 1, 60), (0.0, 1, 50), (0.0, 10, 50), (0.3, 2, 50), (0.5, 1, 4
 def lopsided():
     """p, c0, c1 of `LOPSIDED`; the critical gaps, the last critical time, the top of gap 1."""
     p, c0, c1 = np.array(LOPSIDED, float).T
-    paths = [plane.orbit(*start, max_step=np.inf) for start in LOPSIDED]
+    paths = plane.orbits(p, c0, c1)
     gaps, last = np.array([x.gaps for x in paths]), np.array([x.times[2] for x in paths])
     tops = np.array([x.tops.max(initial=0.0) for x in paths])
     return p, c0, c1, gaps, last, tops

@@ -1,14 +1,12 @@
 """Other starts and other losses: section 4 and the appendix."""
 
-import jax
 import numpy as np
-import scipy  # its parts load when they are used
-from scipy.special import expit
 
 from attnflow.models.self_attention import SelfAttention
 from attnflow.papers.ledger import Finding, corrected, identity, inequality
 from attnflow.papers.u_shape import _plane as plane
 from attnflow.papers.u_shape._flows import LEDGER, flows
+from attnflow.papers.u_shape._plane import expit
 from attnflow.papers.u_shape._shape import printed_slope
 from attnflow.papers.u_shape._troughs import symmetric_dip
 
@@ -35,6 +33,8 @@ def toy_example(clock=toy_clock) -> Finding:
     xi = c[:, None] * np.linspace(-1, 1, 21)
     v, u = (c[:, None] + xi) / 2, (c[:, None] - xi) / 2
     path = np.stack([np.stack([u, v], axis=-1), np.stack([v, u], axis=-1)], axis=-1)
+    import jax
+
     with jax.enable_x64(True):
         loss = SelfAttention(np.eye(2), np.zeros((2, 2)), objective="attention").loss
         gradients = np.asarray(jax.jit(jax.vmap(jax.vmap(jax.grad(loss))))(path))
@@ -104,15 +104,15 @@ def symmetric_start(law=lambda gaps: -(gaps[:, 0] + gaps[:, 1])) -> Finding:
 
 
 def planar_end(slope, p: float, start, log_t1: float = 12.0) -> np.ndarray:
-    """The gaps at log(1 + t) = `log_t1` for a loss Σ ℓ(ξ_i) with ℓ' = `slope`."""
+    """The gaps at log(1 + t) = `log_t1` for a loss Σ ℓ(ξ_i) with ℓ' = `slope`. An independent
+    check: formulas of its own, and SciPy's solver."""
+    from scipy.integrate import solve_ivp
 
     def field(s, xi):
         down = slope(xi, p)
         return -2 * (1 - p) * np.exp(s) * (down - p * down[::-1])
 
-    path = scipy.integrate.solve_ivp(
-        field, (0, log_t1), start, method="LSODA", rtol=1e-9, atol=1e-11
-    )
+    path = solve_ivp(field, (0, log_t1), start, method="LSODA", rtol=1e-9, atol=1e-11)
     return path.y[:, -1]
 
 

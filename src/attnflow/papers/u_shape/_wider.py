@@ -2,14 +2,13 @@
 
 import functools
 
-import jax
 import numpy as np
-from scipy.special import expit, softmax
 
 from attnflow.models.self_attention import SelfAttention
 from attnflow.papers.ledger import Finding, corrected, identity, inequality
 from attnflow.papers.u_shape import _plane as plane
 from attnflow.papers.u_shape._flows import LEDGER, active_part, lifted, with_gaps
+from attnflow.papers.u_shape._plane import expit
 from attnflow.papers.u_shape._variations import planar_end
 
 
@@ -33,6 +32,8 @@ def vocabulary_states(lean: float | None, cases: int = 60, seed: int = 5):
         tilt = np.einsum("rkd,rd->rk", extra, g)
         kept = lean * (1 - p)[:, None] * np.tanh(tilt)
         extra += ((kept - tilt) / np.sum(g * g, axis=1)[:, None])[..., None] * g[:, None]
+    import jax
+
     with jax.enable_x64(True):
 
         def gradient(tokens, matrix, extra):
@@ -64,10 +65,14 @@ def vocabulary_conservation(direction=lambda tokens: tokens[:, 1] - tokens[:, 0]
 def vocabulary_slope(words, xi, p):
     """∂ℒ/∂ξ_i = (1 + Σ_k z_k w_k·(x_j − x_i)) σ_i (1 − σ_i) for orthonormal tokens, the first two
     of `words`, with z the predicted distribution of row i."""
+    from scipy.special import softmax
+
     del p
     sigma = expit(xi)
-    outputs = np.array([[1 - sigma[0], sigma[0]], [sigma[1], 1 - sigma[1]]])
-    z = softmax(outputs @ words.T, axis=1) @ (words[:, 1] - words[:, 0])
+    right, wrong = 1 - sigma, sigma
+    rows = [[right[..., 0], wrong[..., 0]], [wrong[..., 1], right[..., 1]]]
+    outputs = np.moveaxis(np.array(rows), (0, 1), (-2, -1))
+    z = softmax(outputs @ words.T, axis=-1) @ (words[:, 1] - words[:, 0])
     return (1 + z * [1, -1]) * sigma * (1 - sigma)
 
 
@@ -126,6 +131,8 @@ def token_gradients(n: int, d: int, cases: int = 20, seed: int = 6):
     if n == d == 3:
         tokens[0], tokens[1] = [[1, 0, 0], [0, 1, 0], [0.6, 0, 0.8]], np.eye(3)
         matrices[:2] = 0.0
+    import jax
+
     with jax.enable_x64(True):
 
         def gradient(tokens, matrix):
