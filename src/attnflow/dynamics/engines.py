@@ -42,17 +42,23 @@ class HostSystem(Protocol):
     def knows(self, event: Event) -> bool: ...
 
 
-def is_for_host(model: Model, grid: np.ndarray, solver: str, path: str, engine: str) -> bool:
-    """Whether this flow is for the host; counts it."""
+def is_for_host(
+    model: Model, grid: np.ndarray, solver: str, engine: str, many: bool, earlier: int
+) -> bool:
+    """Whether a flow is, or several at once are; `earlier`: those of the kind before."""
     if solver not in ("auto", "explicit"):
         return False
     if engine == "host":
         return True
-    if len(grid) > HOST_POINTS or model.shared:
-        return False
-    kind = (type(model), path, len(grid), *map(_kind, fields_of(model).values()))
+    few = many or earlier < HOST_FLOWS  # a batch in compiled steps is as fast as compiled whole
+    return len(grid) <= HOST_POINTS and not model.shared and few
+
+
+def followed(model: Model, path: str, points: int) -> int:
+    """How many flows of this kind came before; counts this one."""
+    kind = (type(model), path, points, *map(_kind, fields_of(model).values()))
     _followed[kind] += 1
-    return _followed[kind] <= HOST_FLOWS
+    return _followed[kind] - 1
 
 
 def _kind(value: Any) -> Any:
@@ -60,16 +66,18 @@ def _kind(value: Any) -> Any:
     return value if isinstance(value, str | int | None) else np.shape(value)
 
 
-def host_system(model: Model, over, runs, start: Start, starts, path: str) -> HostSystem | None:
+def host_system(
+    model: Model, over, runs, start: Start, starts, path: str, earlier: int
+) -> HostSystem | None:
     """For one run, or for as many as `batching.prepare` makes of these; None where they are too
-    large for the host."""
+    large for the host. The first batch of a kind is not compiled if the model has a NumPy form."""
     if over is None and runs is None and starts is None:
         reduction = _reduced(model, start, path)
         if reduction is not None and reduction.on_host:
             return NumpySystem(reduction)
     elif _count(over, runs, starts) > HOST_RUNS:
         return None
-    elif over and runs is None and start.is_plain and start.key is None and path != "full":
+    elif over and runs is None and start == Start() and path != "full" and not earlier:
         system = numpy_batch(model, over)
         if system is not None:
             return system

@@ -13,7 +13,7 @@ import xarray as xr
 from attnflow._checks import at_least, below, choice, fits_memory, positive
 from attnflow.dynamics import events as ev
 from attnflow.dynamics import host
-from attnflow.dynamics.engines import host_system, is_for_host
+from attnflow.dynamics.engines import followed, host_system, is_for_host
 from attnflow.dynamics.errors import FlowError
 from attnflow.dynamics.starts import begun
 from attnflow.dynamics.trajectory import dataset, describe
@@ -164,10 +164,10 @@ def _on_host(model, which, grid, events, rtol, atol, max_steps, solver, path, en
     """What the host finds; None where it is not for the host."""
     over, runs, start, starts = which
     many = over is not None or runs is not None or starts is not None
-    kind = f"{path}, many" if many else path
-    if (many and events) or not is_for_host(model, grid, solver, kind, engine):
+    earlier = followed(model, f"{path}, many" if many else path, len(grid))
+    if (many and events) or not is_for_host(model, grid, solver, engine, many, earlier):
         return None
-    system = host_system(model, over, runs, start, starts, path)
+    system = host_system(model, over, runs, start, starts, path, earlier)
     if system is None or not all(system.knows(event) for event in events):
         return None
     limit = min(max_steps, host.AUTO_STEPS) if engine == "auto" else max_steps

@@ -26,7 +26,7 @@ from attnflow.dynamics.schedules import scale_blocks
 from attnflow.models.head import ChainTask, SymbolHead
 
 OPTIMIZERS = ("sgd", "adam")
-TOGETHER = 2  # runs of a compiled call: every study of one shape then shares its program
+TOGETHER = (6, 2)  # runs of a compiled call: studies of one shape then share two programs
 BLOCKS = ("W_Q", "W_K", "W_V", "W_O")
 # Blocks that move faster; `mean`: all, by the geometric mean of the factors of `values`.
 FASTER: dict[str, tuple[str, ...]] = {
@@ -86,13 +86,14 @@ def run(study: Study) -> xr.Dataset:
     diverged."""
     choice("optimizer", study.optimizer, OPTIMIZERS)
     pairs = list(itertools.product(study.rates, study.schedules))
-    parts = [pairs[i : i + TOGETHER] for i in range(0, len(pairs), TOGETHER)]
+    size = next((size for size in TOGETHER if len(pairs) % size == 0), TOGETHER[-1])
+    parts = [pairs[i : i + size] for i in range(0, len(pairs), size)]
     steps = np.unique(np.linspace(0, study.steps, study.records).round().astype(int))
     models = [dataclasses.replace(study.task, seed=seed).model() for seed in range(study.seeds)]
 
     def descended(job: tuple[SymbolHead, list]) -> xr.Dataset:
         model, part = job
-        filled = (part * TOGETHER)[:TOGETHER]  # the same number of runs: the same program
+        filled = (part * size)[:size]  # the same number of runs: the same program
         found = descend(
             model,
             study.steps,
