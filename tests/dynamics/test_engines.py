@@ -199,10 +199,36 @@ def test_what_the_host_cannot_do_is_compiled():
         af.gradient_flow(MODELS["logistic"], t1=10.0, engine="hast")
 
 
-@pytest.mark.parametrize("solver", ["stiff", "quick"])
-def test_the_host_has_the_explicit_solver(solver):
-    with pytest.raises(ValueError, match=r"with the explicit solver; .* needs engine='compiled'"):
-        af.gradient_flow(MODELS["logistic"], t1=100.0, solver=solver, engine="host")
+def test_what_the_host_has_not():
+    with pytest.raises(ValueError, match=r"the host follows one flow.* needs engine='compiled'"):
+        af.gradient_flow(MODELS["logistic"], t1=100.0, solver="quick", engine="host")
+    options: dict[str, Any] = {"solver": "stiff", "engine": "host"}
+    options["over"] = {"target_norm": [1.0, 2.0]}
+    with pytest.raises(ValueError, match="needs engine='compiled'"):
+        af.gradient_flow(MODELS["logistic"], t1=100.0, **options)
+
+
+def test_the_stiff_solver_of_the_host():
+    for name in ("two tokens, mse", "square", "logistic"):
+        explicit, stiff = (
+            af.gradient_flow(MODELS[name], t1=1e3, points=30, engine="host", solver=solver)
+            for solver in ("explicit", "stiff")
+        )
+        assert (explicit.solver, stiff.solver) == ("DOP853", "LSODA")
+        xr.testing.assert_allclose(explicit.drop_attrs(), stiff.drop_attrs(), rtol=1e-8, atol=1e-9)
+    options: dict[str, Any] = {"engine": "host", "solver": "stiff", "max_steps": 5}
+    with pytest.raises(af.FlowError, match="the flow stopped at t = "):
+        af.gradient_flow(MODELS["logistic"], t1=1e6, **options)
+
+
+def test_a_stiff_flow_stays_on_the_host():
+    """The square loss ends in a minimum: on the clock log(1 + t) it is ever more stiff."""
+    model = MODELS["square"]
+    flow = af.gradient_flow(model, t1=1e8, points=20)
+    assert flow.solver == "LSODA"
+    assert float(flow.loss[-1]) < 1e-15
+    end = af.gradient_flow(model, t1=1e3, points=20, solver="explicit")
+    np.testing.assert_allclose(flow.weights[-1], end.weights[-1], rtol=1e-8)
 
 
 def test_a_small_flow_imports_no_compiler():

@@ -22,6 +22,7 @@ COMMANDS = {
     "cache": "compiled programs on disk: where they are, how large; remove them",
 }
 COMPILING = ("verify", "reproduce", "simulate", "report")
+AT_ONCE = ("attnflow simulate", "attnflow verify")  # nothing is left to do when they are done
 
 
 def help_text() -> str:
@@ -111,4 +112,6 @@ def entry() -> NoReturn:
         interrupts.leave()
     silence(sys.stdout, 1)
     silence(sys.stderr, 2)
+    if command in AT_ONCE:
+        interrupts.leave(status)  # to take JAX apart takes half a second
     sys.exit(status)

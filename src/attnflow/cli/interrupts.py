@@ -82,14 +82,15 @@ def asked() -> bool:
     return _asked.is_set()
 
 
-def leave() -> NoReturn:
+def leave(status: int = INTERRUPTED) -> NoReturn:
     """End at once, with the children: threads of a compiler that still run would crash the
     interpreter while it tidies up."""
-    import multiprocessing
+    if "multiprocessing" in sys.modules:
+        import multiprocessing
 
-    for child in multiprocessing.active_children():
-        child.kill()
+        for child in multiprocessing.active_children():
+            child.kill()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    os._exit(INTERRUPTED)
+    os._exit(status)

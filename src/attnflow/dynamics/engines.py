@@ -33,7 +33,8 @@ class HostSystem(Protocol):
 
     def velocity(self, s: Any, y: np.ndarray) -> np.ndarray: ...
 
-    stepped: Any  # for `Dop853`
+    stepped: Any  # for `Dop853`, or None
+    jacobian: Any  # of the velocity, or None
 
     def observe(self, y: np.ndarray) -> Observables: ...
 
@@ -46,7 +47,7 @@ def is_for_host(
     model: Model, grid: np.ndarray, solver: str, engine: str, many: bool, earlier: int
 ) -> bool:
     """Whether a flow is, or several at once are; `earlier`: those of the kind before."""
-    if solver not in ("auto", "explicit"):
+    if solver == "quick" or (solver == "stiff" and many):
         return False
     if engine == "host":
         return True

@@ -68,8 +68,8 @@ def gradient_flow(
     rtol is 1e-6 or looser); "auto" starts explicit and turns to the stiff one when the step limit
     shows that the flow is stiff.
 
-    engine: "host" follows one run of a small model, or a few hundred, explicitly, in NumPy, and
-    answers at once (at most the velocity is compiled); "compiled"
+    engine: "host" follows one run of a small model (stiff: by LSODA, without events), or a few
+    hundred, in NumPy, and answers at once (at most the velocity is compiled); "compiled"
     compiles a solver for seconds and then takes milliseconds a run; "auto" takes the host for the
     first few flows of a kind, where the model is small, and the compiled one otherwise.
 
@@ -97,8 +97,8 @@ def gradient_flow(
     if result is None:
         if engine == "host":
             raise ValueError(
-                "engine: the host follows one flow, or a few, of a small model with the explicit "
-                f"solver; this one of {type(model).__name__} needs engine='compiled'"
+                "engine: the host follows one flow, or a few, of a small model; "
+                f"this one of {type(model).__name__} needs engine='compiled'"
             )
         from attnflow.dynamics import compiled
 
@@ -165,17 +165,25 @@ def _on_host(model, which, grid, events, rtol, atol, max_steps, solver, path, en
     over, runs, start, starts = which
     many = over is not None or runs is not None or starts is not None
     earlier = followed(model, f"{path}, many" if many else path, len(grid))
-    if (many and events) or not is_for_host(model, grid, solver, engine, many, earlier):
+    beyond = (many or solver == "stiff") and events
+    if beyond or not is_for_host(model, grid, solver, engine, many, earlier):
         return None
     system = host_system(model, over, runs, start, starts, path, earlier)
     if system is None or not all(system.knows(event) for event in events):
         return None
-    limit = min(max_steps, host.AUTO_STEPS) if engine == "auto" else max_steps
+    patient = engine == "host"
     with system.precision():
-        solved = host.solve(system, grid, rtol, atol, limit)
+        solved = {"ok": False, "reached": -1.0}
+        if solver != "stiff":
+            limit = max_steps if patient else min(max_steps, host.AUTO_STEPS)
+            solved = host.solve(system, grid, rtol, atol, limit)
+        if solver != "explicit" and not many and not events and not solved["ok"]:
+            limit = max_steps if patient else min(max_steps, host.STIFF_STEPS)
+            stiff = host.solve_stiff(system, grid, rtol, atol, limit)
+            solved = max(stiff, solved, key=lambda each: each["reached"])
         arrived = np.all(solved["ok"])
-        if engine == "auto" and not arrived:
-            return None  # stiff, or not to be reached: the compiled engine has more patience
+        if not arrived and not patient:
+            return None  # the compiled engine has more patience
         located = [host.locate(event, system, grid, solved["run"]) for event in events if arrived]
     axes = {"run": np.arange(len(solved["ok"]))} if many else {}
     return solved, solved["solver"], axes, located

@@ -15,7 +15,7 @@ from attnflow.models.interface import Model, Module, Observables, Reduction
 class NumpySystem:
     """A reduction whose methods take NumPy arrays: no JAX."""
 
-    stepped = None
+    stepped = jacobian = None
 
     def __init__(self, reduction: Reduction, one: Reduction | None = None):
         """`one`: of the runs, if the reduction is of many."""

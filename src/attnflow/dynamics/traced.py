@@ -53,6 +53,9 @@ class TracedSystem:
         new, parts, slope = self._each("stepped", y, s, h, f)
         return new, np.moveaxis(parts, -2, 0), slope
 
+    def jacobian(self, s: Any, y: np.ndarray) -> np.ndarray:
+        return self._each("jacobian", y, np.asarray(s))
+
     def observe(self, y: np.ndarray) -> Any:
         return self._each("observe", y)
 
@@ -98,6 +101,7 @@ def _programs(fixed: tuple[Any, ...], shape: Any, numbered: Any, path: str, lead
             "init": None,
             "velocity": _velocity,
             "stepped": _stepped,
+            "jacobian": jax.jacfwd(_velocity, argnums=2),
             "observe": lambda flow, tree, y: flow.observe(tree(y)),
             "slope": lambda flow, tree, y: flow.slope(observable, tree(y)),
         }

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from scipy.integrate import solve_ivp
 
 from attnflow.dynamics.batching import traced
-from attnflow.dynamics.stall import FlatLoss
+from attnflow.dynamics.flow import gradient_flow
 from attnflow.models.prompt import Prompt, StudentTeacher
 
 
@@ -94,15 +93,7 @@ def narrow_runs() -> dict[str, tuple[list[Prompt], Training]]:
 def flow_on(model: Prompt, params: dict[str, np.ndarray], t1: float) -> float:
     """The loss that gradient flow from `params` reaches at time t1; implicit, on the clock
     log(1 + t). Unlike Newton's method it cannot leap into another basin."""
-    with jax.enable_x64(True):
-        view = FlatLoss(traced(model), params)
-        found = solve_ivp(
-            lambda s, x: -np.exp(s) * view.slope(x),
-            (0.0, np.log1p(t1)),
-            view.flat(params),
-            method="BDF",
-            jac=lambda s, x: -np.exp(s) * view.hessian(x),
-            rtol=1e-5,
-            atol=1e-7,
-        )
-        return view.loss(found.y[:, -1])
+    flow = gradient_flow(
+        model, times=[t1], start=params, solver="stiff", engine="host", rtol=1e-4, atol=1e-6
+    )
+    return float(flow.loss[-1])

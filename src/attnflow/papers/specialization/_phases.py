@@ -3,8 +3,8 @@
 import functools
 
 import numpy as np
-from scipy.integrate import solve_ivp
 
+from attnflow.dynamics.dop853 import Dop853
 from attnflow.models.single_location import curvature, discrete, flipping_spike
 from attnflow.papers.ledger import Finding, corrected, inequality
 from attnflow.papers.specialization._expansion import (
@@ -36,14 +36,24 @@ def tilted_path() -> tuple[np.ndarray, np.ndarray]:
     """Times, and the first head's m on the way from m = 0, r = I (D = ∞, η = 1), L = 3, H = 2."""
     points = swapped_heads(mirrored(tilted(), 3, 2, 200, 6), 2)
 
-    def velocity(_, state):
-        m, r = state[:4].reshape(2, 2), state[4:].reshape(2, 2)
-        return -np.concatenate([each.ravel() for each in softmax_slopes(points, m, r)])
+    def velocity(_, states):
+        slopes = []
+        for state in states.reshape(-1, 8):
+            m, r = state[:4].reshape(2, 2), state[4:].reshape(2, 2)
+            slopes.append([-each.ravel() for each in softmax_slopes(points, m, r)])
+        return np.reshape(slopes, states.shape)
 
     times = np.array([0.1, 0.3, 1.0, 3.0, 10.0, 30.0])
     begin = np.concatenate([np.zeros(4), np.eye(2).ravel()])
-    found = solve_ivp(velocity, (0, times[-1]), begin, t_eval=times, rtol=1e-6, atol=1e-9)
-    return times, found.y[:2].T
+    return times, followed(velocity, begin, times, atol=1e-9)[:, :2]
+
+
+def followed(velocity, begin: np.ndarray, times: np.ndarray, atol: float) -> np.ndarray:
+    """States (time, n) of one run."""
+    run = Dop853(velocity, begin[None], rtol=1e-6, atol=atol)
+    if not run.to(times[-1]):
+        raise RuntimeError(f"the flow stopped at {run.s[-1]}")
+    return run.at(times)[:, 0]
 
 
 @LEDGER.claim(
@@ -185,16 +195,12 @@ def orthogonal_noise_stability(direction: str = "contrast") -> Finding:
     if second > 1e-9:
         return Finding("holds", second, 1)
     times = np.array([1.0, 10.0, 1e2, 1e3, 1e4])
-    found = solve_ivp(
-        lambda _, x: -slope(lambda y: noise_risk(y[0], direction), x),
-        (0, times[-1]),
-        np.ones(1),
-        t_eval=times,
-        method="LSODA",
-        rtol=1e-8,
-        atol=1e-14,
-    )
-    noise = found.y[0] ** 2
+
+    def velocity(s, x):  # on the clock s = log(1 + τ)
+        slopes = [slope(lambda y: noise_risk(y[0], direction), each) for each in x.reshape(-1, 1)]
+        return -np.exp(s)[..., None] * np.reshape(slopes, x.shape)
+
+    noise = followed(velocity, np.ones(1), np.log1p(times), atol=1e-14)[:, 0] ** 2
     power = float(np.log(noise[-1] / noise[-2]) / np.log(times[-1] / times[-2]))
     flat = plateau_curvature()
     printed = inequality(
