@@ -116,6 +116,24 @@ def test_random_runs_and_many_starts_are_the_same_on_both():
         xr.testing.assert_allclose(host.drop_attrs(), compiled.drop_attrs(), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", ["two tokens", pytest.param("relu", marks=SLOW)])
+def test_both_engines_find_the_same_events_of_many_runs(name):
+    model = (MODELS | COMPILED_VELOCITY)[name]
+    over, event = {
+        "two tokens": ({"c0": [6.0, -1.0, 4.0], "c1": [3.0, -2.0, 4.0]}, af.Critical("norm2")),
+        "relu": ({"target_norm": [0.5, 1.0, 2.0]}, af.Crosses("loss", 0.4)),
+    }[name]
+    host, compiled = (
+        af.gradient_flow(model, t1=1e3, points=200, over=over, events=[event], engine=engine)
+        for engine in ("host", "compiled")
+    )
+    for part in ("time", "value"):
+        found = host[f"{event.name}_{part}"]
+        assert found.dims == ("run", f"{event.name}_event")
+        assert found.notnull().any()
+        np.testing.assert_allclose(found, compiled[f"{event.name}_{part}"], rtol=1e-8)
+
+
 def test_both_engines_find_the_same_events():
     events = [af.Critical("norm2"), af.Crosses("norm2", 50.0), af.Crosses("loss", 0.9)]
     model = af.TwoToken(p=0.0, c0=6.0, c1=3.0)
@@ -184,14 +202,6 @@ def test_the_first_flows_of_a_kind_are_for_the_host():
 def test_what_the_host_cannot_do_is_compiled():
     many = af.gradient_flow(MODELS["logistic"], t1=10.0, points=5, runs=600, key=0)
     assert many.solver == "Dopri8"
-    found = af.gradient_flow(
-        MODELS["two tokens"],
-        t1=10.0,
-        points=5,
-        over={"c1": [1.0, 2.0]},
-        events=[af.Crosses("loss", 0.9)],
-    )
-    assert found.solver == "Dopri8"
     large = af.SelfAttention(tokens=np.eye(18), start=np.zeros((18, 18)))
     with pytest.raises(ValueError, match="needs engine='compiled'"):
         af.gradient_flow(large, t1=10.0, engine="host")

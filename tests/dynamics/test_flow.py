@@ -72,9 +72,10 @@ def test_tolerances_are_in_the_users_hands():
     assert errors[1] < 1e-11 < errors[0]
 
 
-def test_stiff_flows_are_finished_by_the_implicit_solver():
-    flow = af.gradient_flow(Quadratic(stiffness=3.0), 1e12, points=30)
-    assert flow.solver == "Kvaerno5"
+@pytest.mark.parametrize(("engine", "solver"), [("auto", "LSODA"), ("compiled", "Kvaerno5")])
+def test_stiff_flows_are_finished_by_the_implicit_solver(engine, solver):
+    flow = af.gradient_flow(Quadratic(stiffness=3.0), 1e12, points=30, engine=engine)
+    assert flow.solver == solver
     exact = np.exp(-3 * flow.time.values)
     np.testing.assert_allclose(flow.x, exact, atol=1e-9)
 

@@ -78,7 +78,7 @@ def host_system(
             return NumpySystem(reduction)
     elif _count(over, runs, starts) > HOST_RUNS:
         return None
-    elif over and runs is None and start == Start() and path != "full" and not earlier:
+    elif over and runs is None and path != "full" and not earlier and start.is_model_own:
         system = numpy_batch(model, over)
         if system is not None:
             return system

@@ -68,7 +68,7 @@ def gradient_flow(
     rtol is 1e-6 or looser); "auto" starts explicit and turns to the stiff one when the step limit
     shows that the flow is stiff.
 
-    engine: "host" follows one run of a small model (stiff: by LSODA, without events), or a few
+    engine: "host" follows one run of a small model (stiff: by LSODA, without events) or a few
     hundred, in NumPy, and answers at once (at most the velocity is compiled); "compiled"
     compiles a solver for seconds and then takes milliseconds a run; "auto" takes the host for the
     first few flows of a kind, where the model is small, and the compiled one otherwise.
@@ -165,8 +165,9 @@ def _on_host(model, which, grid, events, rtol, atol, max_steps, solver, path, en
     over, runs, start, starts = which
     many = over is not None or runs is not None or starts is not None
     earlier = followed(model, f"{path}, many" if many else path, len(grid))
-    beyond = (many or solver == "stiff") and events
-    if beyond or not is_for_host(model, grid, solver, engine, many, earlier):
+    if solver == "stiff" and events:
+        return None
+    if not is_for_host(model, grid, solver, engine, many, earlier):
         return None
     system = host_system(model, over, runs, start, starts, path, earlier)
     if system is None or not all(system.knows(event) for event in events):

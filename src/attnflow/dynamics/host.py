@@ -11,7 +11,7 @@ import numpy as np
 from attnflow.dynamics.dop853 import Dop853
 from attnflow.dynamics.engines import HostSystem
 from attnflow.dynamics.events import Event
-from attnflow.dynamics.roots import brackets, roots, sign_changes
+from attnflow.dynamics.roots import crossings, sign_changes
 
 AUTO_STEPS = 1500  # before a flow is taken for stiff
 STIFF_STEPS = 20_000
@@ -95,22 +95,37 @@ def observables(system: HostSystem, states: np.ndarray) -> dict[str, np.ndarray]
 
 
 def locate(event: Event, system: HostSystem, grid: np.ndarray, run: Dop853) -> dict[str, Any]:
-    """Variables `{name}_time` and `{name}_value` over a dimension `{name}_event`."""
-    if np.ndim(event.value(system, system.init())):
+    """Variables `{name}_time` and `{name}_value` over a dimension `{name}_event`; of many runs,
+    over `run` before it, NaN where one has fewer than another."""
+    start = system.init()
+    many = start.ndim == 2
+    if np.ndim(event.value(system, start)) != int(many):
         raise ValueError(f"event on {event.observable!r}: needs a scalar observable")
 
+    def states(s):
+        y = run.at(s)
+        return y if many else y[:, 0]
+
     def value(s):
-        return event.value(system, run.at(s.ravel())[:, 0]).reshape(s.shape)
+        return event.value(system, states(s)).reshape(s.shape)
 
     with np.errstate(all="ignore"):
-        left = brackets(grid, value(grid))
-        found = roots(value, grid[left], grid[left + 1])
-        seen = observables(system, run.at(found)[:, 0]) if found.size else {}
-    dims = (f"{event.name}_event",)
-    return {
-        f"{event.name}_time": (dims, np.expm1(found)),
-        f"{event.name}_value": (dims, seen.get(event.observable, np.zeros(0))),
-    }
+        runs = len(run.y[0])
+        found = crossings(value, np.repeat(grid[:, None], runs, axis=1))
+        s = np.full((max(map(len, found)), runs), np.nan)
+        for each, times in enumerate(found):
+            s[: len(times), each] = times
+        there = np.isfinite(s)
+        heights = np.full(s.shape, np.nan)
+        if s.size:
+            seen = observables(system, states(np.where(there, s, 0.0)))[event.observable]
+            heights[there] = seen.reshape(s.shape)[there]
+    name = f"{event.name}_event"
+    if many:
+        dims, s, heights = ("run", name), s.T, heights.T
+    else:
+        dims, s, heights = (name,), s[:, 0], heights[:, 0]
+    return {f"{event.name}_time": (dims, np.expm1(s)), f"{event.name}_value": (dims, heights)}
 
 
 def norm_turns(reduction: Any, points: int, rtol: float) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -135,6 +150,6 @@ def norm_turns(reduction: Any, points: int, rtol: float) -> tuple[np.ndarray, np
             raise RuntimeError("the path stopped before both gaps were negative")
         (turns,) = sign_changes(run, slope, max(2, round(SAMPLES * points / 2000)))
         found = run.at(turns)[:, 0]
-        moving = slope(np.stack(run.y)[:2, 0])
+        moving = slope(np.stack(run.y)[:, 0])
     heights = reduction.observe(found[:, :-1])["norm2"]
     return found[:, -1], heights, bool(turns.size and moving[np.argmax(moving != 0)] < 0)

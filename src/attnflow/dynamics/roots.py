@@ -18,20 +18,20 @@ def sign_changes(
     steps = np.asarray(run.s)
     between = np.linspace(steps[:-1], steps[1:], samples, endpoint=False, axis=1)
     s = np.concatenate([between.reshape(-1, steps.shape[1]), steps[-1:]])
+    return crossings(lambda s: value(run.at(s)), s)
 
-    def along(s):
-        return value(run.at(s))
 
-    values = along(s)
-    lefts = [brackets(*pair) for pair in zip(s.T, values.T, strict=True)]
+def crossings(value: Callable[[np.ndarray], np.ndarray], s: np.ndarray) -> list[np.ndarray]:
+    """For each run the times at which the value changes its sign between two of s (times, runs)."""
+    lefts = [brackets(*pair) for pair in zip(s.T, value(s).T, strict=True)]
     found = [np.empty(len(left)) for left in lefts]
     for turn in range(max(map(len, lefts))):
         runs = [i for i, left in enumerate(lefts) if turn < len(left)]
-        low, high = steps[0].copy(), steps[0].copy()
+        low, high = s[0].copy(), s[0].copy()
         for i in runs:
             left = lefts[i][turn]
             low[i], high[i] = s[left, i], s[left + 1, i]
-        root = roots(along, low, high)
+        root = roots(value, low, high)
         for i in runs:
             found[i][turn] = root[i]
     return found

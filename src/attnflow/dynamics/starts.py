@@ -19,8 +19,8 @@ class Start(NamedTuple):
     rates: Mapping[str, Any] | None = None
 
     @property
-    def is_plain(self) -> bool:
-        return self.params is None and self.rates is None
+    def is_model_own(self) -> bool:
+        return self.key is None and self.params is None and self.rates is None
 
 
 def begun(
