@@ -114,6 +114,17 @@ def test_the_second_call_does_not_compile():
     assert compiled._compiled_solve._cached._cache_size() == before
 
 
+@pytest.mark.slow
+def test_runs_of_several_blocks_come_back_in_their_order():
+    c0 = np.random.default_rng(0).uniform(0.5, 8.0, 700)
+    many = af.gradient_flow(PAIR, times=[10.0, 1e3], over={"c0": c0})
+    assert many.solver == "Dopri8"
+    some = [0, 1, 350, 511, 512, 699]
+    few = af.gradient_flow(PAIR, times=[10.0, 1e3], over={"c0": c0[some]}, engine="host")
+    np.testing.assert_allclose(many.norm2.isel(run=some), few.norm2, rtol=1e-8)
+    np.testing.assert_array_equal(many.c0, c0)
+
+
 class TestManyRuns:
     def test_runs_are_the_separate_flows(self):
         c0 = np.linspace(1, 5, 4)

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnflow._checks import fits_memory
 from attnflow.dynamics import compiled_events
-from attnflow.dynamics.batching import for_each_run, prepare, take_runs, take_starts
+from attnflow.dynamics.batching import for_each_run, prepare, split, take_runs, take_starts
 from attnflow.dynamics.system import system_of
 
 SOLVERS = {"explicit": dfx.Dopri8(), "stiff": dfx.Kvaerno5(), "quick": dfx.Tsit5()}
@@ -91,13 +91,16 @@ def in_blocks(model, starts, count: int, *options):
     """`solve` on blocks of runs that fit the cache, on every core.
 
     A batch of more than one block is padded to whole blocks, so its size does not matter to the
-    compiler.
+    compiler; runs with similar numbers are put into one block, as all wait for the one with the
+    most steps.
     """
     size = min(count, BLOCK)
     blocks = range(0, count, size)
+    numbers = [x for x in jax.tree.leaves(split(model)[0]) if x.ndim == 1]
+    order = np.lexsort(numbers) if numbers and count > size else np.arange(count)
 
     def block(first: int):
-        rows = np.minimum(np.arange(first, first + size), count - 1)
+        rows = order[np.minimum(np.arange(first, first + size), count - 1)]
         take = take_runs(model, rows)
         with jax.enable_x64(True):  # the setting belongs to a thread
             return solve(take, take_starts(starts, rows), *options, lead=True)
@@ -105,7 +108,8 @@ def in_blocks(model, starts, count: int, *options):
     first = block(0)  # compiles once, before the threads start
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         rest = list(pool.map(block, blocks[1:]))
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], first, *rest)
+    back = np.argsort(order)
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[back], first, *rest)
 
 
 def solve(model, starts, grid, tolerances, solver, max_steps, path, *, lead):
