@@ -16,7 +16,7 @@ class FullFlow(Reduction):
 
     model: Model
     start: Any
-    rates: Any = None
+    factors: Any = None  # of the velocities of blocks
 
     def init(self):
         zeros = jax.tree.map(jnp.zeros_like, self.model.integrands(self.start))
@@ -29,7 +29,7 @@ class FullFlow(Reduction):
     def direction(self, state):
         params, _ = state
         velocity = jax.tree.map(jnp.negative, jax.grad(self.model.loss)(params))
-        return paced(velocity, self.rates), self.model.integrands(params)
+        return paced(velocity, self.factors), self.model.integrands(params)
 
     def observe(self, state):
         params, integrals = state
@@ -46,8 +46,9 @@ class System(eqx.Module):
 
     def clock_field(self, s, state, args):
         del args
-        speed = jnp.exp(s + self.reduction.log_rate(state))
-        return jax.tree.map(lambda x: speed * x, self.reduction.direction(state))
+        log_rate, direction = self.reduction.rates(state)
+        speed = jnp.exp(s + log_rate)
+        return jax.tree.map(lambda x: speed * x, direction)
 
     def time(self, s, state):
         del state
@@ -75,8 +76,8 @@ class ArcSystem(System):
 
     def clock_field(self, s, state, args):
         del s, args
-        y, _ = state
-        return self.reduction.direction(y), jnp.exp(-self.reduction.log_rate(y))
+        log_rate, direction = self.reduction.rates(state[0])
+        return direction, jnp.exp(-log_rate)
 
     def time(self, s, state):
         del s
