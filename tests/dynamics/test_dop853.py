@@ -54,6 +54,15 @@ def test_runs_have_steps_of_their_own():
     assert 3 * taken[0] < taken[1] < 0.3 * taken[2]
 
 
+def test_a_run_that_is_stuck_holds_up_no_other():
+    run = Dop853(lambda s, y: y**2, np.array([[1.0], [0.1], [4.0]]), 1e-10, 1e-12)
+    with np.errstate(all="ignore"):
+        assert not run.to(2.0, 10_000)  # y = 1 / (1 / y0 - s)
+    assert run.stuck.tolist() == [True, False, True]
+    np.testing.assert_allclose(run.s[-1], [1.0, 2.0, 0.25], rtol=1e-7)
+    np.testing.assert_allclose(run.y[-1][1], 0.125, rtol=1e-9)
+
+
 def test_each_run_until_it_is_done():
     run = Dop853(at_their_pace, np.array([[0.0, 1.0]] * 3), 1e-11, 1e-13)
     assert run.until(lambda y: y[..., 1] < 0, 1000)

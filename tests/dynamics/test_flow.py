@@ -101,9 +101,12 @@ def test_a_solve_that_cannot_arrive_says_where_it_stopped():
     assert failure.value.state[0] > 100
 
 
-def test_one_failing_run_of_many_is_named():
-    with pytest.raises(af.FlowError, match="run 2 of 3"):
-        af.gradient_flow(BlowUp(), 0.5, over={"x0": [0.1, 1.0, 3.0]}, max_steps=300)
+@pytest.mark.parametrize("engine", ["auto", "host"])
+def test_one_failing_run_of_many_is_named(engine):
+    starts = {"x0": [0.1, 1.0, 3.0]}
+    with pytest.raises(af.FlowError, match="run 2 of 3") as failure:
+        af.gradient_flow(BlowUp(), 0.5, over=starts, max_steps=300, engine=engine)
+    assert failure.value.time == pytest.approx(1 / 3, rel=1e-3)
 
 
 def test_the_second_call_does_not_compile():

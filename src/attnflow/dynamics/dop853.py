@@ -87,6 +87,7 @@ class Dop853:
         self.s, self.y, self.f = [s], [y], [field(s, y)]
         self.h = self._first()
         self.grow = np.full(len(y), GROW)
+        self.stuck = np.zeros(len(y), bool)  # no step is short enough
         self.steps = 0  # tried
 
     def _first(self) -> np.ndarray:
@@ -98,27 +99,24 @@ class Dop853:
 
     def to(self, end: float, most: int = 10_000) -> bool:
         """Whether all arrived, within so many steps."""
-        while (self.s[-1] < end).any():
-            if self.steps >= most or not self.step(end):
-                return False
-        return True
+        while ((self.s[-1] < end) & ~self.stuck).any() and self.steps < most:
+            self.step(end)
+        return bool((self.s[-1] >= end).all())
 
     def until(self, done: Callable[[np.ndarray], np.ndarray], most: int = 10_000) -> bool:
         """Each run until `done` of its state; whether all arrived, within so many steps."""
-        while not (there := done(self.y[-1])).all():
-            if self.steps >= most or not self.step(np.where(there, self.s[-1], np.inf)):
-                return False
-        return True
+        while (waiting := ~done(self.y[-1]) & ~self.stuck).any() and self.steps < most:
+            self.step(np.where(waiting, np.inf, self.s[-1]))
+        return bool(done(self.y[-1]).all())
 
-    def step(self, end: Any) -> bool:
-        """One attempt, at most to `end` (of each run, or of all); False if a run has no length left
-        at which to try."""
+    def step(self, end: Any) -> None:
+        """One attempt, at most to `end` (of each run, or of all)."""
         s, y, f = self.s[-1], self.y[-1], self.f[-1]
         left = end - s
-        last = self.h >= left
+        last = self.h * (1 + 1e-10) >= left  # no crumb is left over
         h = np.where(last, left, self.h)
-        if ((h < 10 * np.spacing(s)) & (left > 0)).any():
-            return False
+        self.stuck |= (h < 10 * np.spacing(s)) & (left > 0)
+        h = np.where(self.stuck, 0.0, h)
         new, parts, slope = self.stepped(s, y, h, f)
         error = self._error(y, new, h, parts)
         error[~np.isfinite(slope).all(axis=-1)] = np.inf
@@ -130,10 +128,9 @@ class Dop853:
         factor = np.where(good, np.minimum(self.grow, factor), np.maximum(SHRINK, factor))
         self.h = np.where(good & last, self.h, h * factor)  # a step cut short says little
         self.grow = np.where(good, GROW, 1.0)
-        self.s.append(np.where(good, np.where(last, end, s + h), s))
+        self.s.append(np.where(good, np.where(last & ~self.stuck, end, s + h), s))
         self.y.append(np.where(good[:, None], new, y))
         self.f.append(np.where(good[:, None], slope, f))
-        return True
 
     def _error(self, y, new, h: np.ndarray, parts: np.ndarray) -> np.ndarray:
         """In units of what is allowed."""

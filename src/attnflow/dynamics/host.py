@@ -44,7 +44,7 @@ def solve(
         "ok": (reached >= grid[-1])[one] & bool(np.isfinite(states).all()),
         "reached": reached[one],
         "last": system.tree(run.y[-1][one]),
-        "steps": run.steps,
+        "steps": np.full(len(reached), run.steps)[one],
         "solver": "DOP853",
     }
 
