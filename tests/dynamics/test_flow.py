@@ -101,6 +101,12 @@ def test_a_solve_that_cannot_arrive_says_where_it_stopped():
     assert failure.value.state[0] > 100
 
 
+@pytest.mark.parametrize("solver", ["explicit", "stiff"])
+def test_a_flow_that_stops_before_its_first_output_says_so(solver):
+    with pytest.raises(af.FlowError, match="stopped at t = "):
+        af.gradient_flow(BlowUp(), times=[2.0], max_steps=300, engine="host", solver=solver)
+
+
 @pytest.mark.parametrize("engine", ["auto", "host"])
 def test_one_failing_run_of_many_is_named(engine):
     starts = {"x0": [0.1, 1.0, 3.0]}

@@ -71,6 +71,10 @@ class TracedSystem:
         lead = y.shape[: y.ndim - len(own)]
         if not lead:
             return jax.tree.map(np.asarray, program(self.numbers, y, *rest))
+        if not y.size:  # the shapes alone
+            state = [np.zeros(x.shape[len(lead) :]) for x in (y, *rest)]
+            shapes = jax.eval_shape(program, self.numbers, *state)
+            return jax.tree.map(lambda x: np.zeros(lead + x.shape), shapes)
         states = [x.reshape(-1, *x.shape[len(lead) :]) for x in (y, *rest)]
         found = [program(self.numbers, *state) for state in zip(*states, strict=True)]
         return jax.tree.map(lambda *x: np.stack(x).reshape(lead + x[0].shape), *found)
@@ -122,8 +126,7 @@ def _stepped(flow, tree, y, s, h, f):
         ahead = y + h * (row @ slopes)
         return slopes.at[i].set(_velocity(flow, tree, ahead, s + c * h)), None
 
-    last = np.concatenate([TABLEAU, WEIGHTS[None]]), np.append(C, 1.0)
+    rows = np.pad([*TABLEAU[1:], WEIGHTS], ((0, 0), (0, 1)))  # the last slope is that of the end
     slopes = jnp.zeros((13, len(y))).at[0].set(f)
-    rows = (np.arange(1, 13), np.pad(last[0][1:], ((0, 0), (0, 1))), last[1][1:])
-    slopes, _ = jax.lax.scan(stage, slopes, rows)
+    slopes, _ = jax.lax.scan(stage, slopes, (np.arange(1, 13), rows, np.append(C[1:], 1.0)))
     return y + h * (WEIGHTS @ slopes[:12]), ERRORS @ slopes[:12], slopes[12]
