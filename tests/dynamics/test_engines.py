@@ -11,6 +11,10 @@ import xarray as xr
 
 import attnflow as af
 from attnflow.dynamics import engines
+from attnflow.dynamics.batching import prepare
+from attnflow.dynamics.dop853 import numpy_step
+from attnflow.dynamics.starts import Start
+from attnflow.dynamics.traced import TracedSystem
 from attnflow.dynamics.trees import Packing, leaves, mapped
 
 MODELS = {
@@ -264,3 +268,18 @@ def test_trees_without_jax():
     assert list(back) == ["b", "a"]
     np.testing.assert_array_equal(back["b"], tree["b"])
     assert mapped(np.sum, tree)["a"] == (7.0, 8.0)
+
+
+def test_the_compiled_step_is_the_one_in_numpy():
+    for over in (None, {"target_norm": [0.5, 2.0]}):
+        prepared = prepare(COMPILED_VELOCITY["relu"], over, None, Start())
+        system = TracedSystem(prepared, "auto")
+        y = system.init()
+        s, h = np.full(y.shape[:-1], 0.7), np.full(y.shape[:-1], 0.3)
+        with system.precision():
+            f = system.velocity(s, y)
+            parts = zip(
+                system.stepped(s, y, h, f), numpy_step(system.velocity, s, y, h, f), strict=True
+            )
+        for compiled, plain in parts:
+            np.testing.assert_allclose(compiled, plain, rtol=1e-10, atol=1e-13)
