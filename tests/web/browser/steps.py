@@ -12,6 +12,13 @@ def settled(page):
     )
 
 
+def lines(page, number):
+    """The first figure is there and has this many lines."""
+    page.wait_for_function(
+        "(number) => document.querySelector('.canvas')?.data?.length === number", arg=number
+    )
+
+
 def commanded(page, words):
     """The newest values are those drawn."""
     page.wait_for_function(
@@ -36,6 +43,7 @@ def slide(page, name, value):
         }
         range.dispatchEvent(new Event("change", { bubbles: true }));
     }"""
+    page.wait_for_selector(f"#field-{name}")
     page.evaluate(script, [name, value])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.web.browser.steps import forgive, settled
+from tests.web.browser.steps import forgive, lines, settled
 
 
 def axe_source():
@@ -68,7 +68,7 @@ def test_the_runs(page, store):
     one, other, torn, *_ = store
     (torn.path / "scalars.parquet").write_bytes(b"")
     page.goto(f"/?view=runs&size=25&runs={one.name},{other.name},{torn.name}")
-    page.wait_for_function("() => document.querySelector('.canvas').data?.length === 2")
+    lines(page, 2)
     page.wait_for_selector("tbody tr")
     page.get_by_text("Columns").click()
     assert list(light_and_dark(page)) == [[], []]

@@ -3,7 +3,7 @@
 from attnflow.runs import grid, sweep
 from attnflow.runs.status import Announcement
 from tests.runs.experiments import WALK, Walk
-from tests.web.browser.steps import forgive, query
+from tests.web.browser.steps import forgive, lines, query
 
 
 def test_runs_are_text_and_curves_lie_over_each_other(page, store):
@@ -14,7 +14,7 @@ def test_runs_are_text_and_curves_lie_over_each_other(page, store):
     assert "cannot be done" in page.get_by_role("listitem").inner_text()
     for box in page.locator("tbody input").all()[:2]:
         box.check()
-    page.wait_for_function("() => document.querySelector('.canvas').data?.length === 2")
+    lines(page, 2)
     assert page.locator(".plot h3").inner_text() == "loss of 2 runs"
     page.locator("#filter").fill("seed<1")
     page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 1")
