@@ -8,7 +8,8 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from attnflow.models.single_location import SingleLocation, estimate, flipping_spike, sgd
+from attnflow.dynamics.sgd import sgd
+from attnflow.models.single_location import SingleLocation, estimate, flipping_spike
 from benchmarks.timing import best
 
 Row = tuple[str, str, str, str]

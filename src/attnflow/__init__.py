@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         simplex_natural_gradient,
     )
     from attnflow.dynamics.schedules import alternating, em_like, scale_blocks
+    from attnflow.dynamics.sgd import sgd
     from attnflow.dynamics.stall import Stall, explain_stall
     from attnflow.models import head, single_location
     from attnflow.models.head import Head, SymbolHead
@@ -55,6 +56,7 @@ _EXPORTS = {
     "SelfAttention": "attnflow.models.self_attention",
     "TwoToken": "attnflow.models.two_token",
     "gradient_flow": "attnflow.dynamics.flow",
+    "sgd": "attnflow.dynamics.sgd.online",
     "attention": "attnflow.attention",
     "cache": "attnflow.cache",
     "instruments": "attnflow.instruments",
@@ -93,6 +95,7 @@ __all__ = [
     "levenberg_marquardt",
     "runs",
     "scale_blocks",
+    "sgd",
     "simplex_natural_gradient",
     "single_location",
 ]

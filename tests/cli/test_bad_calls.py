@@ -28,9 +28,7 @@ def nothing_computes(monkeypatch):
     monkeypatch.setattr(compiled, "solve", begun)
     monkeypatch.setattr(host, "solve", begun)
     monkeypatch.setattr(descent, "_programs", begun)
-    monkeypatch.setattr(
-        importlib.import_module("attnflow.models.single_location.sgd"), "start", begun
-    )
+    monkeypatch.setattr(importlib.import_module("attnflow.dynamics.sgd.online"), "start", begun)
     monkeypatch.setattr(verify_command, "run_all", begun)
     monkeypatch.setattr(reproduce, "sweep", begun)
     monkeypatch.setattr(report, "everything", begun)

@@ -1,8 +1,9 @@
 """Descent in discrete steps: any Optax optimizer, one compiled loop."""
 
 import functools
+import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -22,6 +23,9 @@ from attnflow.dynamics.trajectory import dataset, describe
 from attnflow.models.interface import Model
 
 PROGRESS_AFTER = 2.0  # seconds of work before a bar appears
+AT_ONCE = 64  # records of one compiled call, at most
+LARGE = 2**18  # bytes of a record from which on it is one at a time
+SHORT = 0.1  # seconds that a call may take, so that bars, checkpoints and Ctrl-C are served
 
 
 def descend(
@@ -46,7 +50,8 @@ def descend(
 
     record: how many log-spaced steps to keep (0 and the last among them), or the steps themselves;
     nothing else is stored. tuned: numbers of the optimizer, or a list each for as many runs: then
-    `optimizer` is a function that makes it of them, and other numbers need no new compilation.
+    `optimizer` is a function that makes it of them, and other numbers need no new compilation; if
+    its first argument is called `model` it is given that too.
     runs, over, key, start: as in `gradient_flow`; so are frozen and rates, here of the steps.
     Deterministic: the only random draw is the start, from `key`. progress: a bar on long work; by
     default one appears after two seconds if a terminal is there. return_params: give (Dataset,
@@ -74,38 +79,48 @@ def descend(
         lifted, first, count, lead = batch
         if lead:
             numbers = {name: np.broadcast_to(x, count) for name, x in numbers.items()}
-        begin, advance = _programs(optimizer, bool(numbers), lead)
+        begin, advance = _programs(optimizer, tuned is not None, lead)
         state, observed = begin(lifted, numbers, first)
-        kept, done = [], 0
+        kept, done = [], 0  # blocks of records, their first axis
         row = sum(x.nbytes for x in jax.tree.leaves(observed))
         fits_memory(f"{len(grid)} records of this model", 2 * len(grid) * row)
         diverged = np.full(batch.count, np.inf)
 
         def records() -> xr.Dataset:
-            rows = {name: np.stack([row[name] for row in kept], int(lead)) for name in kept[0]}
-            axes = batch.axes | {"step": grid[: len(kept)]}
+            rows = {name: np.moveaxis(x, 0, int(lead)) for name, x in _joined(kept).items()}
+            axes = batch.axes | {"step": grid[: sum(map(_length, kept))]}
             coords = {"diverged": ("run", diverged)} if keep_diverged and lead else {}
             return dataset(rows, model.dims, axes, {"model": describe(model)}, coords)
 
         if checkpoint is not None:
             state, kept, done = _resumed(checkpoint, state, observed, grid)
+        most = AT_ONCE if row < LARGE else 1
         with _bar(progress, grid[-1]) as tick:
-            for step in grid[len(kept) :]:
-                state, observed = advance(lifted, numbers, state, first.rates, step - done)
-                observed = jax.tree.map(np.asarray, observed)
-                done = int(step)
-                finite = {name: _finite_runs(x, batch.count) for name, x in observed.items()}
-                lost = [name for name, ok in finite.items() if not ok.all()]
-                if lost and keep_diverged and lead:
-                    alive = np.all(list(finite.values()), axis=0)
-                    diverged = np.minimum(diverged, np.where(alive, np.inf, done))
-                    observed = {name: _lost(x, alive) for name, x in observed.items()}
-                elif lost:
-                    which = np.flatnonzero(~finite[lost[0]]).tolist() if lead else []
+            for part in _parts(grid, sum(map(_length, kept)), most):
+                counts = np.zeros(most, int)
+                counts[: len(part)] = np.diff(part, prepend=done)
+                size = np.int64(len(part))
+                state, seen = advance(lifted, numbers, state, first.rates, counts, size)
+                block = {
+                    name: np.moveaxis(np.asarray(x), int(lead), 0)[:size]
+                    for name, x in seen.items()
+                }
+                finite = {name: _finite(x, batch.count) for name, x in block.items()}
+                alive = np.all(list(finite.values()), axis=0)  # (record, run)
+                done = int(part[-1])
+                if not alive.all() and keep_diverged and lead:
+                    steps_lost = np.where(alive, np.inf, part[:, None])
+                    diverged = np.minimum(diverged, steps_lost.min(axis=0))
+                    block = {name: _lost(x, alive) for name, x in block.items()}
+                elif not alive.all():
+                    at = int(np.argmin(alive.all(axis=1)))
+                    what = next(name for name, ok in finite.items() if not ok[at].all())
+                    which = np.flatnonzero(~finite[what][at]).tolist() if lead else []
+                    kept += [{name: x[:at] for name, x in block.items()}] if at else []
                     kept_so_far = records() if kept else xr.Dataset()
-                    message = _diverged(done, lost[0], which, kept)
-                    raise DescentError(message, done, lost[0], which, kept_so_far)
-                kept.append(observed)
+                    message = _diverged(int(part[at]), what, which, kept)
+                    raise DescentError(message, int(part[at]), what, which, kept_so_far)
+                kept.append(block)
                 tick(done)
                 if checkpoint is not None and checkpoint.due():
                     checkpoint.save(_frozen(state, kept, grid))
@@ -114,9 +129,29 @@ def descend(
     return (result, params) if return_params else result
 
 
+def _parts(grid: np.ndarray, done: int, most: int) -> Iterator[np.ndarray]:
+    """The recorded steps that are left, those of a short call at a time."""
+    reach = 8  # steps
+    while done < len(grid):
+        last = grid[done - 1] if done else 0
+        count = np.searchsorted(grid[done : done + most], last + reach, side="right")
+        begun = time.monotonic()
+        yield grid[done : done + max(count, 1)]
+        done += max(count, 1)
+        reach = 8 * reach if time.monotonic() - begun < SHORT else max(reach // 2, 1)
+
+
+def _length(block: Mapping[str, np.ndarray]) -> int:
+    return len(next(iter(block.values())))
+
+
+def _joined(blocks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
 def _frozen(state: Any, kept: list[dict[str, np.ndarray]], grid: np.ndarray) -> dict[str, Any]:
     leaves = {f"state{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(state))}
-    rows = {f"record_{name}": np.stack([row[name] for row in kept]) for name in kept[0]}
+    rows = {f"record_{name}": x for name, x in _joined(kept).items()}
     return leaves | rows | {"grid": grid}
 
 
@@ -127,10 +162,8 @@ def _resumed(checkpoint: Any, state: Any, observed: Mapping[str, Any], grid: np.
         return state, [], 0
     leaves, shape = jax.tree.flatten(state)
     rows = {name: saved[f"record_{name}"] for name in observed}
-    count = len(next(iter(rows.values())))
-    kept = [{name: rows[name][i] for name in rows} for i in range(count)]
     old = [jnp.asarray(saved[f"state{i}"]) for i in range(len(leaves))]
-    return jax.tree.unflatten(shape, old), kept, int(grid[count - 1])
+    return jax.tree.unflatten(shape, old), [rows], int(grid[_length(rows) - 1])
 
 
 def _count(numbers: Mapping[str, np.ndarray], runs: int | None) -> int:
@@ -140,19 +173,20 @@ def _count(numbers: Mapping[str, np.ndarray], runs: int | None) -> int:
     return counts.pop()
 
 
-def _finite_runs(x: np.ndarray, count: int) -> np.ndarray:
-    return np.all(np.isfinite(np.reshape(x, (count, -1))), axis=1)
+def _finite(x: np.ndarray, count: int) -> np.ndarray:
+    """(record, run)"""
+    return np.all(np.isfinite(np.reshape(x, (len(x), count, -1))), axis=2)
 
 
 def _lost(x: np.ndarray, alive: np.ndarray) -> np.ndarray:
-    return np.where(alive.reshape(-1, *[1] * (x.ndim - 1)), x, np.nan)
+    return np.where(alive.reshape(*alive.shape, *[1] * (x.ndim - 2)), x, np.nan)
 
 
 def _diverged(step: int, what: str, runs: list[int], kept: list) -> str:
     where = f" in run {', '.join(map(str, runs[:5]))}{' …' * (len(runs) > 5)}" if runs else ""
     before = ""
     if kept and "loss" in kept[-1]:
-        before = f" (loss before it: {np.max(kept[-1]['loss']):.4g})"
+        before = f" (loss before it: {np.max(kept[-1]['loss'][-1]):.4g})"
     mend = "take a smaller step size" if step else "begin with smaller numbers"
     return f"{what} is not finite at step {step}{where}{before}: {mend}"
 
@@ -169,34 +203,48 @@ def step_grid(steps: int, record: int | Sequence[int] | np.ndarray) -> np.ndarra
     return grid.astype(int)
 
 
+def made_of(make: Callable[..., Any], model: Any, numbers: Mapping[str, Any]) -> Any:
+    """The optimizer of these numbers, and of the model where `make` asks for it."""
+    wants_model = next(iter(inspect.signature(make).parameters), "") == "model"
+    return make(model, **numbers) if wants_model else make(**numbers)
+
+
 @functools.lru_cache(maxsize=32)
 def _programs(optimizer: Any, made: bool, lead: bool):
-    """The compiled start and the compiled loop of a number of steps known only when it runs;
-    `made`: `optimizer` makes one of the runs' own numbers."""
+    """The compiled start, and the compiled loop over records, whose number and steps are known only
+    when it runs; `made`: `optimizer` makes one of the runs' own numbers."""
 
-    def tuned(numbers) -> optax.GradientTransformation:
-        return optimizer(**numbers) if made else optimizer
+    def tuned(model, numbers) -> optax.GradientTransformation:
+        return made_of(optimizer, model, numbers) if made else optimizer
 
     def begin(model, numbers, start):
         params = model.init(start.key) if start.params is None else start.params
-        return (params, tuned(numbers).init(params)), model.observe(params)
+        return (params, tuned(model, numbers).init(params)), model.observe(params)
 
-    def advance(model, numbers, state, rates, count):
+    def advance(model, numbers, state, rates, counts, records):
+        method = tuned(model, numbers)
+
         def step(_, state):
             params, memory = state
-            gradient = jax.grad(model.loss)(params)
-            updates, memory = tuned(numbers).update(gradient, memory, params)
+            updates, memory = method.update(jax.grad(model.loss)(params), memory, params)
             return optax.apply_updates(params, paced(updates, rates)), memory
 
-        state = jax.lax.fori_loop(0, count, step, state)
-        return state, model.observe(state[0])
+        def record(i, carry):
+            state, seen = carry
+            state = jax.lax.fori_loop(0, counts[i], step, state)
+            now = model.observe(state[0])
+            return state, jax.tree.map(lambda all_, x: all_.at[i].set(x), seen, now)
+
+        shapes = jax.eval_shape(model.observe, state[0])
+        seen = jax.tree.map(lambda x: jnp.zeros((len(counts), *x.shape), x.dtype), shapes)
+        return jax.lax.fori_loop(0, records, record, (state, seen))
 
     if not lead:
         return eqx.filter_jit(begin), eqx.filter_jit(advance)
 
-    def advance_all(model, numbers, state, rates, count):
+    def advance_all(model, numbers, state, rates, counts, records):
         def one(model, numbers, state, rates):
-            return advance(model, numbers, state, rates, count)
+            return advance(model, numbers, state, rates, counts, records)
 
         return for_each_run(one)(model, numbers, state, rates)
 

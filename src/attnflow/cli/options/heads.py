@@ -10,6 +10,7 @@ from typing_extensions import Doc
 from attnflow._checks import at_least, below, choice, fits_memory, positive, positive_moderate
 from attnflow.cli.options import Extras, Output
 from attnflow.dynamics.flow import gradient_flow
+from attnflow.dynamics.sgd import LEVELS, sgd
 from attnflow.instruments import head_groups, split_times, unspecialized_time
 from attnflow.models.single_location import (
     HeadsTask,
@@ -17,9 +18,7 @@ from attnflow.models.single_location import (
     bayes_samples,
     growth,
     plateau,
-    sgd,
 )
-from attnflow.models.single_location.sgd import LEVELS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,6 @@ from attnflow.models.single_location.bayes import (
 from attnflow.models.single_location.estimate import Estimate, estimate
 from attnflow.models.single_location.model import SingleLocation
 from attnflow.models.single_location.pruning import Pruning, prune
-from attnflow.models.single_location.sgd import sgd
 from attnflow.models.single_location.signals import (
     Discrete,
     Gaussian,
@@ -52,6 +51,5 @@ __all__ = [
     "posterior",
     "prune",
     "quadrature",
-    "sgd",
     "spikes",
 ]

@@ -1,12 +1,8 @@
 """How many steps a method needs near a teacher, against the gap of the teacher's scores."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import optax
@@ -14,7 +10,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
-from attnflow.dynamics.batching import traced
+from attnflow.dynamics.arrival import steps_to_solution
 from attnflow.dynamics.preconditioning import gauss_newton, simplex_natural_gradient
 from attnflow.models.prompt import Prompt
 from attnflow.papers.conditioning._separated import (
@@ -55,54 +51,21 @@ class Preconditioning:
     seed: int = 1
 
 
-def _plain(model: Prompt):
-    del model
-    return optax.identity()
+def _descent(rate):
+    return optax.sgd(rate)
 
 
-def _adam(model: Prompt):
-    del model
-    return optax.scale_by_adam()
+def _adam(rate):
+    return optax.adam(rate)
 
 
-def _natural(model: Prompt):
-    return simplex_natural_gradient(model.scores)
+def _natural(model: Prompt, rate):
+    return optax.chain(simplex_natural_gradient(model.scores), optax.scale(-rate))
 
 
-def _gauss_newton(model: Prompt):
-    return gauss_newton(model.outputs, model.loss_of_outputs)
-
-
-@eqx.filter_jit
-def _walk(model, make: Callable, step, start, target, cap):
-    """The number of steps done and the distance left."""
-    optimizer, teacher = make(model), jnp.asarray(model.teacher["p"])
-
-    def left(params):
-        return jnp.linalg.norm(params["p"] - teacher)
-
-    def going(state):
-        params, _, count = state
-        return (count < cap) & (left(params) > target)
-
-    def advance(state):
-        params, memory, count = state
-        direction, memory = optimizer.update(jax.grad(model.loss)(params), memory, params)
-        return jax.tree.map(lambda x, d: x - step * d, params, direction), memory, count + 1
-
-    first = {"p": start}
-    params, _, count = jax.lax.while_loop(going, advance, (first, optimizer.init(first), 0))
-    return count, left(params)
-
-
-def steps_needed(
-    model: Prompt, make: Callable, step: float, start: np.ndarray, target: float, cap: int
-) -> float:
-    """NaN if `cap` steps, or a leap to infinity, leave more than `target`."""
-    with jax.enable_x64(True):
-        numbers = (np.float64(step), start, np.float64(target), np.int64(cap))
-        count, left = _walk(traced(model), make, *numbers)
-        return float(count) if float(left) <= target else np.nan
+def _gauss_newton(model: Prompt, rate):
+    method = gauss_newton(model.outputs, model.loss_of_outputs)
+    return optax.chain(method, optax.scale(-rate))
 
 
 class Modes(NamedTuple):
@@ -164,15 +127,16 @@ def rows_of(config: Preconditioning, delta: float):
     factors = factors_at_teacher(model)
     plain, natural = (modes(factors, m) for m in (np.eye(task.width), simplex_metric(model)))
 
-    def count(make, step, where=model, error=error):
-        start = where.teacher["p"] + error
-        return steps_needed(where, make, step, start, target, config.cap)
+    def count(make, rate, where=model, error=error):
+        start = {"p": where.teacher["p"] + error}
+        tuned = {"rate": rate}
+        return steps_to_solution(where, make, target, config.cap, tuned=tuned, start=start)
 
     def adam(where, error):
         return np.fmin.reduce([count(_adam, rate, where, error) for rate in config.rates])
 
     runs = (
-        lambda: count(_plain, 1 / plain.values[0]),
+        lambda: count(_descent, 1 / plain.values[0]),
         lambda: adam(model, error),
         lambda: adam(rotated(model, rotation), error @ rotation),
         lambda: count(_natural, 1 / natural.values[0]),

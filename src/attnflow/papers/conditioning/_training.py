@@ -1,14 +1,13 @@
-"""Gradient descent on many student–teacher problems of one shape, in one compiled loop."""
+"""Gradient descent on many student–teacher problems of one shape, by one compiled program."""
 
 import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
 import numpy as np
+import optax
 
-from attnflow.dynamics.batching import traced
+from attnflow.dynamics.descent import descend
 from attnflow.dynamics.flow import gradient_flow
 from attnflow.models.prompt import Prompt, StudentTeacher
 
@@ -21,37 +20,18 @@ class Training(NamedTuple):
     params: list[dict[str, np.ndarray]]
 
 
-@eqx.filter_jit
-@eqx.filter_vmap(in_axes=(eqx.if_array(0), eqx.if_array(0), 0, None))
-def _advance(model, params, step, count):
-    def descend(_, params):
-        return jax.tree.map(lambda x, g: x - step * g, params, jax.grad(model.loss)(params))
-
-    params = jax.lax.fori_loop(0, count, descend, params)
-    seen = model.observe(params)
-    return params, seen["loss"], seen["log10_ratio"]
-
-
-def _stacked(trees: Sequence):
-    """One tree with a leading axis on every array; strings must agree."""
-    return jax.tree.map(lambda *x: np.stack(x) if isinstance(x[0], np.ndarray) else x[0], *trees)
-
-
 def train(models: Sequence[Prompt], step: float | Sequence[float], records: Sequence[int]):
     """Full-batch GD, seen at the increasing step counts `records`."""
-    with jax.enable_x64(True):
-        model = _stacked([traced(each) for each in models])
-        starts = [jax.tree.map(np.asarray, each.init()) for each in map(traced, models)]
-        params, steps = _stacked(starts), np.broadcast_to(np.asarray(step, float), len(models))
-        loss, ratio, done = [], [], 0
-        for record in records:
-            params, *seen = _advance(model, params, steps, np.int64(record - done))
-            loss.append(np.asarray(seen[0]))
-            ratio.append(np.asarray(seen[1]))
-            done = record
-        params = jax.tree.map(np.asarray, params)
-    ends = [{name: value[run] for name, value in params.items()} for run in range(len(models))]
-    return Training(np.stack(loss, axis=1), np.stack(ratio, axis=1), ends)
+    runs, ends = [], []
+    for model, rate in zip(models, np.broadcast_to(step, len(models)), strict=True):
+        tuned = {"learning_rate": rate}
+        run, end = descend(
+            model, records[-1], optax.sgd, tuned=tuned, record=records, return_params=True
+        )
+        runs.append(run)
+        ends.append(end)
+    loss, ratio = (np.stack([run[x] for run in runs]) for x in ("loss", "log10_ratio"))
+    return Training(loss, ratio, ends)
 
 
 def teacher_ratio(model: Prompt) -> float:

@@ -7,8 +7,9 @@ import numpy as np
 import xarray as xr
 from scipy.integrate import cumulative_trapezoid
 
+from attnflow.dynamics.sgd import sgd
 from attnflow.instruments import split_times
-from attnflow.models.single_location import SingleLocation, growth, plateau, sgd
+from attnflow.models.single_location import SingleLocation, growth, plateau
 from attnflow.papers.specialization._drawing import GALLERY
 from attnflow.papers.specialization._figures_flow import flow_from, params_at, signal_of
 from attnflow.papers.style import COLORS, STYLE, canvas

@@ -8,8 +8,9 @@ import numpy as np
 import xarray as xr
 from matplotlib.lines import Line2D
 
+from attnflow.dynamics.sgd import sgd
 from attnflow.instruments import split_times
-from attnflow.models.single_location import SingleLocation, sgd
+from attnflow.models.single_location import SingleLocation
 from attnflow.papers.specialization._drawing import GALLERY
 from attnflow.papers.specialization._figures_flow import (
     ACTIVATIONS,

@@ -7,8 +7,8 @@ import numpy as np
 import xarray as xr
 
 from attnflow.dynamics.flow import gradient_flow
+from attnflow.dynamics.sgd.wishart import wishart_factor
 from attnflow.models.single_location import SingleLocation, flipping_spike, growth, plateau
-from attnflow.models.single_location.wishart import wishart_factor
 
 TOKENS, HEADS = 10, 2  # figure 1, with ν₁ = ν₂ = 2
 STARTS = 12

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from attnflow.models.single_location import SingleLocation, flipping_spike, sgd
-from attnflow.models.single_location.wishart import (
+from attnflow.dynamics.sgd import sgd
+from attnflow.dynamics.sgd.wishart import (
     cholesky,
     gram_of_sum,
     haar_corner,
     wishart_factor,
 )
+from attnflow.models.single_location import SingleLocation, flipping_spike
 
 
 def same_law(a, b) -> float:

@@ -4,15 +4,15 @@ Every level is `start(...)` and a function from state to state; runs lie along t
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow.models.single_location.gradient import coordinates, pulled_back, scores_of
-from attnflow.models.single_location.wishart import cholesky, gram_of_sum, wishart_factor
+from attnflow.dynamics.sgd.gradient import coordinates, pulled_back, scores_of
+from attnflow.dynamics.sgd.wishart import cholesky, gram_of_sum, wishart_factor
 
 CHUNK = 2048  # sequences in memory at a time, without their D-dimensional tokens
 DIRECT_NUMBERS = 2_000_000  # token entries in memory at a time, with them
@@ -26,6 +26,27 @@ class State(NamedTuple):
     features: np.ndarray
     heads: np.ndarray
     own: dict[str, np.ndarray]
+
+
+class OverlapModel(Protocol):
+    """What SGD needs of a model of heads in order parameters, such as `SingleLocation`."""
+
+    signal: Any
+    tokens: int
+    heads: int
+    eta: float
+    dimension: float
+    samples: int
+    seed: int
+
+    @property
+    def law(self) -> Any: ...
+
+    def activate(self, scores: Any, own: Any) -> Any: ...
+
+    def average(self, function: Callable[..., Any]) -> Any: ...
+
+    def fresh_points(self, samples: int, seed: int, swap_heads: bool = False) -> Any: ...
 
 
 class Plan(NamedTuple):

@@ -12,9 +12,16 @@ import numpy as np
 import xarray as xr
 
 from attnflow._checks import at_least, below, choice, fits_memory, positive_moderate
-from attnflow.models.single_location.batch_free import batch_free
-from attnflow.models.single_location.levels import Plan, State, direct, exact, fast, start
-from attnflow.models.single_location.model import SingleLocation
+from attnflow.dynamics.sgd.batch_free import batch_free
+from attnflow.dynamics.sgd.levels import (
+    OverlapModel,
+    Plan,
+    State,
+    direct,
+    exact,
+    fast,
+    start,
+)
 
 LEVELS = {"direct": direct, "exact": exact, "fast": fast, "batch_free": batch_free}
 DIMS = {
@@ -27,7 +34,7 @@ DIMS = {
 
 
 def sgd(
-    model: SingleLocation,
+    model: OverlapModel,
     steps: int,
     rate: float = 0.02,
     *,
@@ -56,9 +63,10 @@ def sgd(
 
     The start is k* ~ N(0, 1/D), k ~ N(0, η²/D), b = 0, v = 1, independent in every run.
 
-        >>> from attnflow.models.single_location import SingleLocation, flipping_spike
-        >>> model = SingleLocation(flipping_spike(2.0, 2.0), tokens=4, dimension=1000)
-        >>> run = sgd(model, steps=20, rate=0.5)
+        >>> import attnflow as af
+        >>> signal = af.single_location.flipping_spike(2.0, 2.0)
+        >>> model = af.SingleLocation(signal, tokens=4, dimension=1000)
+        >>> run = af.sgd(model, steps=20, rate=0.5)
         >>> bool((run.m.isel(step=-1, feature=0) > 0.5).all())
         True
     """
@@ -109,7 +117,7 @@ def overlaps(state: State) -> dict[str, np.ndarray]:
     return seen | {names[name]: value for name, value in state.own.items()}
 
 
-def _whole_dimension(model: SingleLocation, level: str) -> int:
+def _whole_dimension(model: OverlapModel, level: str) -> int:
     dimension = float(model.dimension)
     below("dimension", dimension, 2**53, "SGD needs a whole number, and larger floats have gaps")
     least = model.signal.features + (1 if level == "direct" else 2) * model.heads

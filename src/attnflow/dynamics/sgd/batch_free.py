@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnflow.models.single_location.gradient import coordinates, pulled_back, scores_of
-from attnflow.models.single_location.levels import Plan, State, Step, moved
-from attnflow.models.single_location.wishart import cholesky, wishart_factor
+from attnflow.dynamics.sgd.gradient import coordinates, pulled_back, scores_of
+from attnflow.dynamics.sgd.levels import Plan, State, Step, moved
+from attnflow.dynamics.sgd.wishart import cholesky, wishart_factor
 
 
 def batch_free(plan: Plan) -> Step:
