@@ -1,10 +1,14 @@
+import importlib
+
 import numpy as np
 import optax
 import pytest
 
 import attnflow as af
+from attnflow.dynamics.arrival import steps_to_solution
 from attnflow.dynamics.descent import step_grid
 
+RATE = {"learning_rate": 0.1}
 MODEL = af.ValueSoftmax(projections=(0.3, 0.1, -0.2))
 
 
@@ -138,14 +142,45 @@ class Kept:
 
 
 @pytest.mark.parametrize("options", [{}, {"runs": 3, "key": 1}])
-@pytest.mark.parametrize("saves", [pytest.param(1, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize("saves", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_an_interrupted_descent_continues_to_the_same_bits(options, saves):
     place = Kept(saves)
     call = lambda place: af.descend(  # noqa: E731
-        MODEL, 100, optax.adam(0.05), record=12, checkpoint=place, **options
+        MODEL, 3000, optax.adam(0.05), record=40, checkpoint=place, **options
     )
     with pytest.raises(KeyboardInterrupt):
         call(place)
     assert call(place).identical(call(None))
     other = af.descend(MODEL, 50, optax.adam(0.05), record=12, checkpoint=place, **options)
-    assert other.sizes["step"] < 12 or int(other.step[-1]) == 50  # other steps: from the start
+    fresh = af.descend(MODEL, 50, optax.adam(0.05), record=12, **options)
+    assert other.identical(fresh)  # other steps: from the start
+
+
+@pytest.mark.parametrize("options", [{}, {"runs": 3, "key": 1}])
+def test_records_of_one_call_are_those_of_many(monkeypatch, options):
+    descent = importlib.import_module("attnflow.dynamics.descent")
+    together = af.descend(MODEL, 300, optax.adam(0.05), record=30, **options)
+    monkeypatch.setattr(descent, "LARGE", 0)  # a call for each record
+    assert af.descend(MODEL, 300, optax.adam(0.05), record=30, **options).identical(together)
+
+
+def scaled(model, rate):
+    return optax.sgd(rate / float(np.size(model.projections)))
+
+
+def test_an_optimizer_can_be_made_of_the_model():
+    made = af.descend(MODEL, 50, scaled, tuned={"rate": 0.2}, record=5)
+    plain = af.descend(MODEL, 50, optax.sgd(0.2 / 3), record=5)
+    np.testing.assert_allclose(made.loss, plain.loss, rtol=1e-12)
+
+
+def test_steps_to_a_solution_are_those_of_a_loop():
+    model = af.StudentTeacher(d=4, n=3, samples=20, trained=("v",), seed=1).model()
+    start, target = {"v": model.teacher["v"] + 0.1}, 0.02
+    count = steps_to_solution(model, optax.sgd, target, 9000, tuned=RATE, start=start)
+    path = af.descend(
+        model, int(count), optax.sgd, tuned=RATE, record=[int(count) - 1, int(count)], start=start
+    )
+    before, after = path.teacher_distance.values
+    assert after <= target < before
+    assert np.isnan(steps_to_solution(model, optax.sgd, target, 1, tuned=RATE, start=start))

@@ -127,7 +127,7 @@ def test_the_cheap_levels_are_wrong_at_small_dimension_and_right_at_large():
 
 
 def test_chunks_of_a_batch_are_one_batch(monkeypatch):
-    from attnflow.models.single_location import levels
+    from attnflow.dynamics.sgd import levels
 
     model = SingleLocation(flipping_spike(), tokens=3, heads=2, dimension=12, samples=64)
     options = {"steps": 3, "rate": 1.0, "batch": 7, "runs": 800, "record": 2}

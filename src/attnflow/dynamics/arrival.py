@@ -41,7 +41,7 @@ def _walk(model, optimizer, numbers, start, target, cap):
     method, solution = made_of(optimizer, model, numbers), model.solution()
 
     def left(params):
-        return optax.global_norm(jax.tree.map(lambda x, y: x - y, params, solution))
+        return optax.tree.norm(jax.tree.map(lambda x, y: x - y, params, solution))
 
     def going(state):
         params, _, count = state

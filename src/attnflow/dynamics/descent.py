@@ -134,11 +134,12 @@ def _parts(grid: np.ndarray, done: int, most: int) -> Iterator[np.ndarray]:
     reach = 8  # steps
     while done < len(grid):
         last = grid[done - 1] if done else 0
-        count = np.searchsorted(grid[done : done + most], last + reach, side="right")
-        begun = time.monotonic()
-        yield grid[done : done + max(count, 1)]
-        done += max(count, 1)
-        reach = 8 * reach if time.monotonic() - begun < SHORT else max(reach // 2, 1)
+        within = np.searchsorted(grid[done : done + most], last + reach, side="right")
+        count, begun = max(int(within), 1), time.monotonic()
+        yield grid[done : done + count]
+        done += count
+        quick = time.monotonic() - begun < SHORT
+        reach = min(8 * reach, 2 * int(grid[-1]) + 8) if quick else max(reach // 2, 1)
 
 
 def _length(block: Mapping[str, np.ndarray]) -> int:

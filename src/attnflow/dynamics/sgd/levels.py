@@ -4,7 +4,7 @@ Every level is `start(...)` and a function from state to state; runs lie along t
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,27 +26,6 @@ class State(NamedTuple):
     features: np.ndarray
     heads: np.ndarray
     own: dict[str, np.ndarray]
-
-
-class OverlapModel(Protocol):
-    """What SGD needs of a model of heads in order parameters, such as `SingleLocation`."""
-
-    signal: Any
-    tokens: int
-    heads: int
-    eta: float
-    dimension: float
-    samples: int
-    seed: int
-
-    @property
-    def law(self) -> Any: ...
-
-    def activate(self, scores: Any, own: Any) -> Any: ...
-
-    def average(self, function: Callable[..., Any]) -> Any: ...
-
-    def fresh_points(self, samples: int, seed: int, swap_heads: bool = False) -> Any: ...
 
 
 class Plan(NamedTuple):

@@ -6,6 +6,7 @@ a complete state.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,15 +14,7 @@ import xarray as xr
 
 from attnflow._checks import at_least, below, choice, fits_memory, positive_moderate
 from attnflow.dynamics.sgd.batch_free import batch_free
-from attnflow.dynamics.sgd.levels import (
-    OverlapModel,
-    Plan,
-    State,
-    direct,
-    exact,
-    fast,
-    start,
-)
+from attnflow.dynamics.sgd.levels import Plan, State, direct, exact, fast, start
 
 LEVELS = {"direct": direct, "exact": exact, "fast": fast, "batch_free": batch_free}
 DIMS = {
@@ -34,7 +27,7 @@ DIMS = {
 
 
 def sgd(
-    model: OverlapModel,
+    model: Any,
     steps: int,
     rate: float = 0.02,
     *,
@@ -44,9 +37,9 @@ def sgd(
     record: int = 50,
     seed: int = 0,
 ) -> xr.Dataset:
-    """`steps` steps of SGD with fresh batches (of D sequences unless `batch` says otherwise) at the
-    model's dimension D. Overlaps `m`, `q`, the features' own `p`, `bias` and `gain` at `record`
-    even steps, dimensions `run` and `step`, with the time τ = rate × step.
+    """`steps` steps of SGD on a `SingleLocation` with fresh batches (of D sequences unless `batch`
+    says otherwise) at the model's dimension D. Overlaps `m`, `q`, the features' own `p`, `bias` and
+    `gain` at `record` even steps, dimensions `run` and `step`, with the time τ = rate × step.
 
     level, and what is exact in it:
 
@@ -117,7 +110,7 @@ def overlaps(state: State) -> dict[str, np.ndarray]:
     return seen | {names[name]: value for name, value in state.own.items()}
 
 
-def _whole_dimension(model: OverlapModel, level: str) -> int:
+def _whole_dimension(model: Any, level: str) -> int:
     dimension = float(model.dimension)
     below("dimension", dimension, 2**53, "SGD needs a whole number, and larger floats have gaps")
     least = model.signal.features + (1 if level == "direct" else 2) * model.heads
