@@ -176,7 +176,8 @@ def _on_host(model, which, grid, events, rtol, atol, max_steps, solver, path, en
     with system.precision():
         solved = {"ok": False, "reached": -1.0}
         if solver != "stiff":
-            limit = max_steps if patient else min(max_steps, host.AUTO_STEPS)
+            most = host.BATCH_STEPS if many else host.AUTO_STEPS
+            limit = max_steps if patient else min(max_steps, most)
             solved = host.solve(system, grid, rtol, atol, limit)
         if solver != "explicit" and not many and not events and not solved["ok"]:
             limit = max_steps if patient else min(max_steps, host.STIFF_STEPS)

@@ -14,6 +14,9 @@ from attnflow.dynamics.events import Event
 from attnflow.dynamics.roots import crossings, sign_changes
 
 AUTO_STEPS = 1500  # before a flow is taken for stiff
+BATCH_STEPS = (
+    6000  # of a batch, which has the compiled engine to turn to: about as long as compiling
+)
 STIFF_STEPS = 20_000
 SHARE = 0.1  # of the tolerance asked for, in each step: errors add up on the way
 STIFF_SHARE = 0.01  # the same for steps of lower order, of which there are more

@@ -43,7 +43,8 @@ def coordinates(points: Points):
 
 
 def scores_of(points: Points, m, r):
-    return np.einsum("hc,plc->phl", np.concatenate([m, r], axis=1), coordinates(points))
+    rows = np.concatenate([m, r], axis=1)
+    return rows @ coordinates(points).swapaxes(1, 2)
 
 
 def misses(activation: str, points: Points, m, r, b: Any = 0.0, v: Any = 1.0):

@@ -23,8 +23,10 @@ def expit(x) -> np.ndarray:
 
 
 def pull(xi, p):
-    """s̃ = σ((1 − p)(2σ − 1)) σ (1 − σ) at σ = σ(ξ)."""
-    return expit((1 - p) * np.tanh(np.asarray(xi) / 2)) * expit(xi) * expit(-np.asarray(xi))
+    """s̃ = σ((1 − p)(2σ − 1)) σ (1 − σ) at σ = σ(ξ); with e = e^-|ξ|, |2σ − 1| = (1 − e)/(1 + e)."""
+    e = np.exp(-np.abs(xi))
+    tilt = (1 - p) * np.copysign((1 - e) / (1 + e), xi)
+    return e / (1 + e) ** 2 / (1 + np.exp(-tilt))
 
 
 def velocity(xi, p, coupling=1.0):
