@@ -7,6 +7,7 @@ import pytest
 import attnflow as af
 from attnflow.dynamics.arrival import steps_to_solution
 from attnflow.dynamics.descent import step_grid
+from attnflow.dynamics.descents import descents
 
 RATE = {"learning_rate": 0.1}
 MODEL = af.ValueSoftmax(projections=(0.3, 0.1, -0.2))
@@ -184,3 +185,13 @@ def test_steps_to_a_solution_are_those_of_a_loop():
     before, after = path.teacher_distance.values
     assert after <= target < before
     assert np.isnan(steps_to_solution(model, optax.sgd, target, 1, tuned=RATE, start=start))
+
+
+def test_short_descents_in_one_program_are_those_of_descend():
+    steps = np.array([0, 0, 1, 5, 40])
+    rates = [0.2, 0.05]
+    short = descents(MODEL, scaled, [{"rate": rate} for rate in rates], steps)
+    many = af.descend(MODEL, 40, scaled, tuned={"rate": rates}, record=np.unique(steps))
+    for run, found in enumerate(short):
+        for name, path in found.items():
+            np.testing.assert_allclose(path, many[name].isel(run=run).sel(step=steps), rtol=1e-12)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from attnflow.cli import main
+from attnflow.dynamics.descents import recorded_steps
 from attnflow.models.two_token import TwoToken
 from attnflow.web import views
 from attnflow.web.views.conditioning import of_row
-from attnflow.web.views.descent import recorded_steps
 from attnflow.web.views.two_tokens import form
 from attnflow.web.work import Refused
 from attnflow.web.work import view as answer_of

@@ -25,7 +25,7 @@ from attnflow.models.interface import Model
 PROGRESS_AFTER = 2.0  # seconds of work before a bar appears
 AT_ONCE = 64  # records of one compiled call, at most
 LARGE = 2**18  # bytes of a record from which on it is one at a time
-SHORT = 0.1  # seconds that a call may take, so that bars, checkpoints and Ctrl-C are served
+SHORT = 0.5  # seconds that a call may take, so that bars, checkpoints and Ctrl-C are served
 
 
 def descend(
@@ -87,7 +87,9 @@ def descend(
         diverged = np.full(batch.count, np.inf)
 
         def records() -> xr.Dataset:
-            rows = {name: np.moveaxis(x, 0, int(lead)) for name, x in _joined(kept).items()}
+            rows = _joined(kept)
+            if lead:
+                rows = {name: x.swapaxes(0, 1) for name, x in rows.items()}
             axes = batch.axes | {"step": grid[: sum(map(_length, kept))]}
             coords = {"diverged": ("run", diverged)} if keep_diverged and lead else {}
             return dataset(rows, model.dims, axes, {"model": describe(model)}, coords)
@@ -101,25 +103,27 @@ def descend(
                 counts[: len(part)] = np.diff(part, prepend=done)
                 size = np.int64(len(part))
                 state, seen = advance(lifted, numbers, state, first.rates, counts, size)
+                arrays = {name: np.asarray(x) for name, x in seen.items()}
                 block = {
-                    name: np.moveaxis(np.asarray(x), int(lead), 0)[:size]
-                    for name, x in seen.items()
+                    name: x.swapaxes(0, 1)[:size] if lead else x[:size]
+                    for name, x in arrays.items()
                 }
-                finite = {name: _finite(x, batch.count) for name, x in block.items()}
-                alive = np.all(list(finite.values()), axis=0)  # (record, run)
                 done = int(part[-1])
-                if not alive.all() and keep_diverged and lead:
-                    steps_lost = np.where(alive, np.inf, part[:, None])
-                    diverged = np.minimum(diverged, steps_lost.min(axis=0))
-                    block = {name: _lost(x, alive) for name, x in block.items()}
-                elif not alive.all():
-                    at = int(np.argmin(alive.all(axis=1)))
-                    what = next(name for name, ok in finite.items() if not ok[at].all())
-                    which = np.flatnonzero(~finite[what][at]).tolist() if lead else []
-                    kept += [{name: x[:at] for name, x in block.items()}] if at else []
-                    kept_so_far = records() if kept else xr.Dataset()
-                    message = _diverged(int(part[at]), what, which, kept)
-                    raise DescentError(message, int(part[at]), what, which, kept_so_far)
+                if not all(np.isfinite(x).all() for x in block.values()):
+                    finite = {name: _finite(x, batch.count) for name, x in block.items()}
+                    alive = np.all(list(finite.values()), axis=0)  # (record, run)
+                    if keep_diverged and lead:
+                        steps_lost = np.where(alive, np.inf, part[:, None])
+                        diverged = np.minimum(diverged, steps_lost.min(axis=0))
+                        block = {name: _lost(x, alive) for name, x in block.items()}
+                    else:
+                        at = int(np.argmin(alive.all(axis=1)))
+                        what = next(name for name, ok in finite.items() if not ok[at].all())
+                        which = np.flatnonzero(~finite[what][at]).tolist() if lead else []
+                        kept += [{name: x[:at] for name, x in block.items()}] if at else []
+                        kept_so_far = records() if kept else xr.Dataset()
+                        message = _diverged(int(part[at]), what, which, kept)
+                        raise DescentError(message, int(part[at]), what, which, kept_so_far)
                 kept.append(block)
                 tick(done)
                 if checkpoint is not None and checkpoint.due():
@@ -139,7 +143,7 @@ def _parts(grid: np.ndarray, done: int, most: int) -> Iterator[np.ndarray]:
         yield grid[done : done + count]
         done += count
         quick = time.monotonic() - begun < SHORT
-        reach = min(8 * reach, 2 * int(grid[-1]) + 8) if quick else max(reach // 2, 1)
+        reach = min(32 * reach, 2 * int(grid[-1]) + 8) if quick else max(reach // 2, 1)
 
 
 def _length(block: Mapping[str, np.ndarray]) -> int:
@@ -256,23 +260,23 @@ class _bar:
     """A progress bar that appears only when the work turns out to be long."""
 
     def __init__(self, wanted: bool | None, total: int):
-        console = Console(stderr=True)
-        self.bar = Progress(console=console, transient=True, disable=not console.is_terminal)
         self.total, self.wanted, self.started = int(total), wanted, time.monotonic()
-        self.task = None
+        self.bar: Any = None
 
     def __enter__(self):
         return self._tick
 
     def _tick(self, done: int):
-        if self.task is None:
+        if self.bar is None:
             patient = self.wanted is None and time.monotonic() - self.started < PROGRESS_AFTER
             if patient or self.wanted is False:
                 return
+            console = Console(stderr=True)
+            self.bar = Progress(console=console, transient=True, disable=not console.is_terminal)
             self.bar.start()
             self.task = self.bar.add_task("descending", total=self.total)
         self.bar.update(self.task, completed=done)
 
     def __exit__(self, *_):
-        if self.task is not None:
+        if self.bar is not None:
             self.bar.stop()

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 from typing_extensions import Doc
 
+from attnflow.dynamics.descents import descents, recorded_steps
 from attnflow.dynamics.preconditioning import (
     gauss_newton,
     levenberg_marquardt,
@@ -17,7 +18,6 @@ from attnflow.models.prompt import StudentTeacher
 from attnflow.web.answers import Answer, Axis, Fact, Plot, bars, call, command, dots, line
 from attnflow.web.fields import Bars, Choice, Slider
 from attnflow.web.views import View, picked
-from attnflow.web.views.descent import descents, recorded_steps
 
 RECORDS = 41
 
@@ -38,8 +38,7 @@ class Descent:
     )
 
 
-def _sgd(model, step):
-    del model
+def _sgd(step):
     return optax.sgd(step)
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import optax
 from typing_extensions import Doc
 
+from attnflow.dynamics.descents import descents, recorded_steps
 from attnflow.dynamics.schedules import alternating, em_like
 from attnflow.models.head import HeadTask
 from attnflow.web.answers import Answer, Axis, Fact, Plot, call, command, heat, line
 from attnflow.web.fields import Choice, Moment, Slider
 from attnflow.web.views import View, picked
-from attnflow.web.views.descent import descents, recorded_steps
 
 RECORDS = 31
 
@@ -28,13 +28,11 @@ class Training:
     moment: Annotated[int, Doc("which record the maps show")] = RECORDS - 1
 
 
-def _em(model, rate, factor):
-    del model
+def _em(rate, factor):
     return em_like(optax.sgd(rate), factor, ("W_V",))
 
 
-def _alternating(model, rate):
-    del model
+def _alternating(rate):
     return alternating(optax.sgd(rate), (("W_Q", "W_K"), ("W_V", "W_O")))
 
 
