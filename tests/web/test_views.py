@@ -1,10 +1,12 @@
 """Views: their numbers are those of the command they name."""
 
+import dataclasses
 import importlib
 import io
 import json
 import re
 import shlex
+import threading
 from contextlib import redirect_stdout
 
 import numpy as np
@@ -134,9 +136,41 @@ def test_an_unknown_view_is_no_view():
     assert do("view", {"name": "three_tokens", "query": []})[0] == 404
 
 
+def new_process(monkeypatch):
+    for name in ("_first", "_begun", "_compiled"):
+        monkeypatch.setattr(views, name, set())
+
+
+def test_the_program_is_compiled_beside_the_answers(monkeypatch):
+    new_process(monkeypatch)
+    done, asked = threading.Event(), []
+
+    def compute(values):
+        asked.append(views.engine("two_tokens"))
+        assert done.wait(60)
+
+    view = dataclasses.replace(views.get("two_tokens"), compute=compute)
+    monkeypatch.setattr(views, "get", lambda name: view)
+    assert [views.engine("two_tokens") for _ in range(20)] == ["host"] * 20  # nobody waits for it
+    done.set()
+    views.compile_view("two_tokens")  # returns when the one that has begun is done
+    assert views.engine("two_tokens") == "compiled"
+    assert asked == ["compiled"]
+
+
+def test_a_program_that_cannot_be_compiled_leaves_the_host(monkeypatch):
+    new_process(monkeypatch)
+    view = dataclasses.replace(views.get("two_tokens"), compute=lambda values: 1 / 0)
+    monkeypatch.setattr(views, "get", lambda name: view)
+    assert [views.engine("two_tokens") for _ in range(3)] == ["host"] * 3
+    with pytest.raises(ZeroDivisionError):
+        views.compile_view("two_tokens")
+    assert views.engine("two_tokens") == "host"
+
+
 @pytest.mark.parametrize("name", ["two_tokens", "polarization"])
 def test_the_first_answers_come_from_the_host_and_are_the_same(name, monkeypatch):
-    monkeypatch.setattr(views, "_answers", views.Counter())
+    new_process(monkeypatch)
     solvers = []
     module = importlib.import_module(f"attnflow.web.views.{name}")
     flow = module.gradient_flow

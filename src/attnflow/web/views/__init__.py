@@ -1,9 +1,10 @@
 """The views of the explorer: a form, a computation, its pictures. One short file each."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib
-from collections import Counter
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,8 +13,11 @@ from attnflow.web.answers import Answer
 from attnflow.web.fields import Control, Field, fields_of
 
 NAMES = ("two_tokens", "polarization", "conditioning", "specialization", "routing")
-SOON = 8  # answers of a view that may come from the host, at once, before its program is compiled
-_answers: Counter[str] = Counter()
+# In this process: views that have answered, whose program is begun, and whose program is there.
+_first: set[str] = set()
+_begun: set[str] = set()
+_compiled: set[str] = set()
+_compiling, _here = threading.Lock(), threading.local()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +56,35 @@ def get(name: str) -> View:
 
 def engine(name: str) -> str:
     """For the next flow of a view in this process: the host's answers come at once, and the
-    compiled ones fast enough to drag a slider, once they are compiled."""
-    _answers[name] += 1
-    return "host" if _answers[name] <= SOON else "compiled"
+    compiled ones fast enough to drag a slider. The program is compiled beside the answers, after
+    the first of them."""
+    if name in _compiled or getattr(_here, "compiling", False):
+        return "compiled"
+    if name not in _first:
+        _first.add(name)
+    elif name not in _begun:
+        _begun.add(name)
+        threading.Thread(target=_compile_beside, args=(name,), daemon=True).start()
+    return "host"
 
 
 def compile_view(name: str) -> None:
     """From now on the view is computed by its program."""
-    view = get(name)
-    _answers[name] = SOON
-    view.compute(view.defaults)
+    _begun.add(name)
+    with _compiling:  # a view at a time
+        if name in _compiled:
+            return
+        view, _here.compiling = get(name), True
+        try:
+            view.compute(view.defaults)
+            _compiled.add(name)
+        finally:
+            _here.compiling = False
+
+
+def _compile_beside(name: str) -> None:
+    with contextlib.suppress(Exception):  # the host goes on
+        compile_view(name)
 
 
 def picked(part: type, values: Mapping[str, Any]) -> dict[str, Any]:
