@@ -195,3 +195,21 @@ def test_short_descents_in_one_program_are_those_of_descend():
     for run, found in enumerate(short):
         for name, path in found.items():
             np.testing.assert_allclose(path, many[name].isel(run=run).sel(step=steps), rtol=1e-12)
+
+
+def test_a_run_that_diverged_before_an_interruption_is_known_after_it():
+    place = Kept(3)
+    call = lambda place: af.descend(  # noqa: E731
+        af.ValueSoftmax(values=np.ones((2, 2)), target=2 * np.ones(2), objective="square"),
+        3000,
+        optax.sgd,
+        tuned={"learning_rate": [1e-3, 1e3]},
+        record=40,
+        checkpoint=place,
+        keep_diverged=True,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        call(place)
+    found = call(place)
+    assert np.isfinite(found.diverged.values).tolist() == [False, True]
+    assert found.identical(call(None))

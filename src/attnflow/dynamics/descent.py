@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from attnflow._checks import at_least, below, fits_memory
-from attnflow.dynamics.batching import for_each_run, prepare
+from attnflow.dynamics.batching import Batch, for_each_run, prepare
 from attnflow.dynamics.errors import DescentError
 from attnflow.dynamics.starts import begun, paced
 from attnflow.dynamics.trajectory import dataset, describe
@@ -81,56 +81,78 @@ def descend(
             numbers = {name: np.broadcast_to(x, count) for name, x in numbers.items()}
         begin, advance = _programs(optimizer, tuned is not None, lead)
         state, observed = begin(lifted, numbers, first)
-        kept, done = [], 0  # blocks of records, their first axis
         row = sum(x.nbytes for x in jax.tree.leaves(observed))
         fits_memory(f"{len(grid)} records of this model", 2 * len(grid) * row)
-        diverged = np.full(batch.count, np.inf)
-
-        def records() -> xr.Dataset:
-            rows = _joined(kept)
-            if lead:
-                rows = {name: x.swapaxes(0, 1) for name, x in rows.items()}
-            axes = batch.axes | {"step": grid[: sum(map(_length, kept))]}
-            coords = {"diverged": ("run", diverged)} if keep_diverged and lead else {}
-            return dataset(rows, model.dims, axes, {"model": describe(model)}, coords)
-
+        records = _Records(model, batch, grid, keep_diverged and lead)
         if checkpoint is not None:
-            state, kept, done = _resumed(checkpoint, state, observed, grid)
+            state = _resumed(checkpoint, state, observed, records)
         most = AT_ONCE if row < LARGE else 1
         with _bar(progress, grid[-1]) as tick:
-            for part in _parts(grid, sum(map(_length, kept)), most):
+            for part in _parts(grid, records.count, most):
                 counts = np.zeros(most, int)
-                counts[: len(part)] = np.diff(part, prepend=done)
+                counts[: len(part)] = np.diff(part, prepend=records.last_step)
                 size = np.int64(len(part))
                 state, seen = advance(lifted, numbers, state, first.rates, counts, size)
-                arrays = {name: np.asarray(x) for name, x in seen.items()}
-                block = {
-                    name: x.swapaxes(0, 1)[:size] if lead else x[:size]
-                    for name, x in arrays.items()
-                }
-                done = int(part[-1])
-                if not all(np.isfinite(x).all() for x in block.values()):
-                    finite = {name: _finite(x, batch.count) for name, x in block.items()}
-                    alive = np.all(list(finite.values()), axis=0)  # (record, run)
-                    if keep_diverged and lead:
-                        steps_lost = np.where(alive, np.inf, part[:, None])
-                        diverged = np.minimum(diverged, steps_lost.min(axis=0))
-                        block = {name: _lost(x, alive) for name, x in block.items()}
-                    else:
-                        at = int(np.argmin(alive.all(axis=1)))
-                        what = next(name for name, ok in finite.items() if not ok[at].all())
-                        which = np.flatnonzero(~finite[what][at]).tolist() if lead else []
-                        kept += [{name: x[:at] for name, x in block.items()}] if at else []
-                        kept_so_far = records() if kept else xr.Dataset()
-                        message = _diverged(int(part[at]), what, which, kept)
-                        raise DescentError(message, int(part[at]), what, which, kept_so_far)
-                kept.append(block)
-                tick(done)
+                seen = jax.tree.map(np.asarray, seen)
+                if lead:
+                    seen = {name: x.swapaxes(0, 1) for name, x in seen.items()}
+                records.add({name: x[:size].copy() for name, x in seen.items()}, part)
+                tick(records.last_step)
                 if checkpoint is not None and checkpoint.due():
-                    checkpoint.save(_frozen(state, kept, grid))
+                    checkpoint.save(_frozen(state, records))
         params = jax.tree.map(np.asarray, state[0])
-        result = records()
-    return (result, params) if return_params else result
+    return (records.dataset(), params) if return_params else records.dataset()
+
+
+class _Records:
+    """The observables at the recorded steps so far, in blocks whose first axis is the record."""
+
+    def __init__(self, model: Model, batch: Batch, grid: np.ndarray, keep_diverged: bool):
+        self.model, self.batch, self.grid, self.keep_diverged = model, batch, grid, keep_diverged
+        self.blocks: list[dict[str, np.ndarray]] = []
+        self.diverged = np.full(batch.count, np.inf)
+
+    @property
+    def count(self) -> int:
+        return sum(len(next(iter(block.values()))) for block in self.blocks)
+
+    @property
+    def last_step(self) -> int:
+        return int(self.grid[self.count - 1]) if self.blocks else 0
+
+    def rows(self) -> dict[str, np.ndarray]:
+        names = self.blocks[0]
+        return {name: np.concatenate([block[name] for block in self.blocks]) for name in names}
+
+    def dataset(self) -> xr.Dataset:
+        rows = self.rows()
+        if self.batch.lead:
+            rows = {name: x.swapaxes(0, 1) for name, x in rows.items()}
+        axes = self.batch.axes | {"step": self.grid[: self.count]}
+        coords = {"diverged": ("run", self.diverged)} if self.keep_diverged else {}
+        return dataset(rows, self.model.dims, axes, {"model": describe(self.model)}, coords)
+
+    def add(self, block: dict[str, np.ndarray], steps: np.ndarray) -> None:
+        """Raises at the first step that is not finite, unless such runs are kept as NaN."""
+        if not all(np.isfinite(x).all() for x in block.values()):
+            finite = {name: _finite(x, self.batch.count) for name, x in block.items()}
+            alive = np.all(list(finite.values()), axis=0)  # (record, run)
+            if not self.keep_diverged:
+                raise self._error(block, steps, finite, int(np.argmin(alive.all(axis=1))))
+            lost = np.where(alive, np.inf, steps[:, None]).min(axis=0)
+            self.diverged = np.minimum(self.diverged, lost)
+            block = {name: _lost(x, alive) for name, x in block.items()}
+        self.blocks.append(block)
+
+    def _error(self, block, steps, finite, at: int) -> DescentError:
+        if at:
+            self.blocks.append({name: x[:at] for name, x in block.items()})
+        what = next(name for name, ok in finite.items() if not ok[at].all())
+        runs = np.flatnonzero(~finite[what][at]).tolist() if self.batch.lead else []
+        before = self.blocks[-1].get("loss") if self.blocks else None
+        message = _diverged(int(steps[at]), what, runs, before)
+        kept = self.dataset() if self.blocks else xr.Dataset()
+        return DescentError(message, int(steps[at]), what, runs, kept)
 
 
 def _parts(grid: np.ndarray, done: int, most: int) -> Iterator[np.ndarray]:
@@ -146,29 +168,22 @@ def _parts(grid: np.ndarray, done: int, most: int) -> Iterator[np.ndarray]:
         reach = min(32 * reach, 2 * int(grid[-1]) + 8) if quick else max(reach // 2, 1)
 
 
-def _length(block: Mapping[str, np.ndarray]) -> int:
-    return len(next(iter(block.values())))
-
-
-def _joined(blocks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-
-
-def _frozen(state: Any, kept: list[dict[str, np.ndarray]], grid: np.ndarray) -> dict[str, Any]:
+def _frozen(state: Any, records: _Records) -> dict[str, Any]:
     leaves = {f"state{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(state))}
-    rows = {f"record_{name}": x for name, x in _joined(kept).items()}
-    return leaves | rows | {"grid": grid}
+    rows = {f"record_{name}": x for name, x in records.rows().items()}
+    return leaves | rows | {"grid": records.grid}
 
 
-def _resumed(checkpoint: Any, state: Any, observed: Mapping[str, Any], grid: np.ndarray):
-    """The state, records and step of a checkpoint of the same steps; else those of the start."""
+def _resumed(checkpoint: Any, state: Any, observed: Mapping[str, Any], records: _Records) -> Any:
+    """The state of a checkpoint of the same steps, whose records are taken over; else `state`."""
     saved = checkpoint.load()
-    if saved is None or not np.array_equal(saved["grid"], grid):
-        return state, [], 0
+    if saved is None or not np.array_equal(saved["grid"], records.grid):
+        return state
     leaves, shape = jax.tree.flatten(state)
     rows = {name: saved[f"record_{name}"] for name in observed}
+    records.add(rows, records.grid[: len(next(iter(rows.values())))])
     old = [jnp.asarray(saved[f"state{i}"]) for i in range(len(leaves))]
-    return jax.tree.unflatten(shape, old), [rows], int(grid[_length(rows) - 1])
+    return jax.tree.unflatten(shape, old)
 
 
 def _count(numbers: Mapping[str, np.ndarray], runs: int | None) -> int:
@@ -187,11 +202,9 @@ def _lost(x: np.ndarray, alive: np.ndarray) -> np.ndarray:
     return np.where(alive.reshape(*alive.shape, *[1] * (x.ndim - 2)), x, np.nan)
 
 
-def _diverged(step: int, what: str, runs: list[int], kept: list) -> str:
+def _diverged(step: int, what: str, runs: list[int], losses: np.ndarray | None) -> str:
     where = f" in run {', '.join(map(str, runs[:5]))}{' …' * (len(runs) > 5)}" if runs else ""
-    before = ""
-    if kept and "loss" in kept[-1]:
-        before = f" (loss before it: {np.max(kept[-1]['loss'][-1]):.4g})"
+    before = "" if losses is None else f" (loss before it: {np.max(losses[-1]):.4g})"
     mend = "take a smaller step size" if step else "begin with smaller numbers"
     return f"{what} is not finite at step {step}{where}{before}: {mend}"
 
