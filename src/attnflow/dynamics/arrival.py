@@ -10,7 +10,7 @@ import optax
 
 from attnflow._checks import at_least, positive
 from attnflow.dynamics.batching import traced
-from attnflow.dynamics.descent import made_of
+from attnflow.dynamics.descent import made_of, stepped
 from attnflow.models.interface import Model
 
 
@@ -43,14 +43,14 @@ def _walk(model, optimizer, numbers, start, target, cap):
     def left(params):
         return optax.tree.norm(jax.tree.map(lambda x, y: x - y, params, solution))
 
-    def going(state):
-        params, _, count = state
+    def going(carry):
+        (params, _), count = carry
         return (count < cap) & (left(params) > target)
 
-    def advance(state):
-        params, memory, count = state
-        updates, memory = method.update(jax.grad(model.loss)(params), memory, params)
-        return optax.apply_updates(params, updates), memory, count + 1
+    def advance(carry):
+        state, count = carry
+        return stepped(model, method, state), count + 1
 
-    params, _, count = jax.lax.while_loop(going, advance, (start, method.init(start), 0))
+    begin = (start, method.init(start))
+    (params, _), count = jax.lax.while_loop(going, advance, (begin, 0))
     return count, left(params)

@@ -79,7 +79,7 @@ def descend(
         lifted, first, count, lead = batch
         if lead:
             numbers = {name: np.broadcast_to(x, count) for name, x in numbers.items()}
-        begin, advance = _programs(optimizer, tuned is not None, lead)
+        begin, advance = _programs(optimizer, bool(numbers), lead)
         state, observed = begin(lifted, numbers, first)
         row = sum(x.nbytes for x in jax.tree.leaves(observed))
         fits_memory(f"{len(grid)} records of this model", 2 * len(grid) * row)
@@ -227,6 +227,13 @@ def made_of(make: Callable[..., Any], model: Any, numbers: Mapping[str, Any]) ->
     return make(model, **numbers) if wants_model else make(**numbers)
 
 
+def stepped(model: Any, method: optax.GradientTransformation, state: Any, rates: Any = None) -> Any:
+    """(params, memory of the optimizer) after one step."""
+    params, memory = state
+    updates, memory = method.update(jax.grad(model.loss)(params), memory, params)
+    return optax.apply_updates(params, paced(updates, rates)), memory
+
+
 @functools.lru_cache(maxsize=32)
 def _programs(optimizer: Any, made: bool, lead: bool):
     """The compiled start, and the compiled loop over records, whose number and steps are known only
@@ -243,9 +250,7 @@ def _programs(optimizer: Any, made: bool, lead: bool):
         method = tuned(model, numbers)
 
         def step(_, state):
-            params, memory = state
-            updates, memory = method.update(jax.grad(model.loss)(params), memory, params)
-            return optax.apply_updates(params, paced(updates, rates)), memory
+            return stepped(model, method, state, rates)
 
         def record(i, carry):
             state, seen = carry

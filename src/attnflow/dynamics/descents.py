@@ -11,10 +11,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from attnflow.dynamics.batching import traced
-from attnflow.dynamics.descent import made_of
+from attnflow.dynamics.descent import made_of, stepped
 from attnflow.models.interface import Model
 
 
@@ -43,9 +42,7 @@ def _run(model, make, numbers, counts):
 
 def _descent(model, optimizer, counts):
     def step(_, state):
-        params, memory = state
-        updates, memory = optimizer.update(jax.grad(model.loss)(params), memory, params)
-        return optax.apply_updates(params, updates), memory
+        return stepped(model, optimizer, state)
 
     def record(state, count):
         state = jax.lax.fori_loop(0, count, step, state)

@@ -51,21 +51,13 @@ class Preconditioning:
     seed: int = 1
 
 
-def _descent(rate):
-    return optax.sgd(rate)
+def _natural(model: Prompt, learning_rate):
+    return optax.chain(simplex_natural_gradient(model.scores), optax.scale(-learning_rate))
 
 
-def _adam(rate):
-    return optax.adam(rate)
-
-
-def _natural(model: Prompt, rate):
-    return optax.chain(simplex_natural_gradient(model.scores), optax.scale(-rate))
-
-
-def _gauss_newton(model: Prompt, rate):
+def _gauss_newton(model: Prompt, learning_rate):
     method = gauss_newton(model.outputs, model.loss_of_outputs)
-    return optax.chain(method, optax.scale(-rate))
+    return optax.chain(method, optax.scale(-learning_rate))
 
 
 class Modes(NamedTuple):
@@ -129,14 +121,14 @@ def rows_of(config: Preconditioning, delta: float):
 
     def count(make, rate, where=model, error=error):
         start = {"p": where.teacher["p"] + error}
-        tuned = {"rate": rate}
+        tuned = {"learning_rate": rate}
         return steps_to_solution(where, make, target, config.cap, tuned=tuned, start=start)
 
     def adam(where, error):
-        return np.fmin.reduce([count(_adam, rate, where, error) for rate in config.rates])
+        return np.fmin.reduce([count(optax.adam, rate, where, error) for rate in config.rates])
 
     runs = (
-        lambda: count(_descent, 1 / plain.values[0]),
+        lambda: count(optax.sgd, 1 / plain.values[0]),
         lambda: adam(model, error),
         lambda: adam(rotated(model, rotation), error @ rotation),
         lambda: count(_natural, 1 / natural.values[0]),

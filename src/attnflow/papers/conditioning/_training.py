@@ -25,9 +25,8 @@ def train(models: Sequence[Prompt], step: float | Sequence[float], records: Sequ
     runs, ends = [], []
     for model, rate in zip(models, np.broadcast_to(step, len(models)), strict=True):
         tuned = {"learning_rate": rate}
-        run, end = descend(
-            model, records[-1], optax.sgd, tuned=tuned, record=records, return_params=True
-        )
+        options = {"tuned": tuned, "record": records, "progress": False, "return_params": True}
+        run, end = descend(model, records[-1], optax.sgd, **options)
         runs.append(run)
         ends.append(end)
     loss, ratio = (np.stack([run[x] for run in runs]) for x in ("loss", "log10_ratio"))
